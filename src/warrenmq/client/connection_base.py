@@ -66,6 +66,11 @@ class ConnectionBase:
         """What the server reports about itself: product, version, capabilities."""
         return self._engine.server_properties
 
+    def has_capability(self, name: str) -> bool:
+        """Whether the server reports this capability."""
+        capabilities = self.server_properties.get("capabilities")
+        return isinstance(capabilities, dict) and capabilities.get(name) is True
+
     # -- listeners ---------------------------------------------------------------------------------------------------
 
     def add_blocked_listener(

@@ -1,8 +1,8 @@
 """Handlers of a service, and what happens to a message after its handler.
 
 `@consumer(queue)` makes a function the handler of a queue; a Service of either face runs it. If the handler returns,
-the message is acked; if it raises, the message is requeued, parked in a failed queue or rejected, depending on the
-decorator, `on_error` and the exception (`Reject`, `Requeue`). Pure; any thread.
+the message is acked. If it raises, the message is retried after a pause, and parked in a dead queue when its retries
+are used up, unless `on_error` or the exception (`Reject`, `Requeue`) decide otherwise. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from warrenmq.client.errors import ClientError, Misuse
 from warrenmq.client.parking import is_of_stream, log_dropped
 from warrenmq.client.publish_headers import copy_properties
+from warrenmq.client.sending import Retry
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
@@ -23,17 +24,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warrenmq.client")
 
-Verdict = Literal["ack", "reject", "requeue", "park"]
+CONSUMER_RETRY: Final = "warrenmq.consumer_retry"  # a capability of the broker
+_RETRY_MAX: Final = "x-retry-max"
+
+# The end of a consumer counts as a failed attempt of its unhandled messages, too. The broker dead-letters them, without
+# an error, after this many retries, even if the handler has fewer.
+_BROKER_RETRIES: Final = 16
+
+Verdict = Literal["ack", "reject", "requeue", "park", "retry"]
 Function = Callable[["Delivery"], Any]
 ErrorHandler = Callable[["Delivery", Exception], "Verdict | None"]
 
 
 class Reject(Exception):
-    """Raise it in a handler to reject the message, which is dead-lettered if its queue is configured so."""
+    """Raise it in a handler to give up on the message: it is parked, without further attempts.
+
+    With `dead_queue=None` it is rejected: dead-lettered if its queue is configured so, dropped otherwise.
+    """
 
 
 class Requeue(Exception):
-    """Raise it in a handler to requeue the message."""
+    """Raise it in a handler to requeue the message, at once and for any consumer. It counts as an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +64,8 @@ class Handler:
     prefetch: int
     concurrency: int
     auto_ack: bool
-    requeue_on_error: bool | Literal["once"]
-    failed_queue: str | None
+    retry: Retry
+    dead_queue: str | None
     on_error: ErrorHandler | None
     setup: Callable[[Any], Any] | None
     exclusive: bool
@@ -78,6 +89,23 @@ class Handler:
         """The prefetch of each of its channels, which share `prefetch`; 0 is no limit."""
         return max(1, self.prefetch // self.concurrency) if self.prefetch else 0
 
+    def retry_arguments(self) -> dict[str, Any]:
+        """Return the arguments of basic.consume that have the broker make the retries; none if it cannot.
+
+        The broker's pauses double or stay equal. Without a dead queue messages are rejected in the end, and the broker
+        would retry that, too.
+        """
+        retry = self.retry
+        if not retry.retries or retry.backoff not in (1, 2) or self.dead_queue is None or self.auto_ack:
+            return {}
+        return {
+            _RETRY_MAX: max(retry.retries, _BROKER_RETRIES),
+            "x-retry-delay": round(retry.interval * 1000),
+            "x-retry-backoff": "fixed" if retry.backoff == 1 else "exponential",
+            "x-retry-max-delay": round(retry.longest * 1000),
+            "x-retry-jitter": float(retry.jitter),
+        }
+
 
 def consumer(
     queue: str,
@@ -85,8 +113,12 @@ def consumer(
     prefetch: int = 20,
     concurrency: int = 1,
     auto_ack: bool = False,
-    requeue_on_error: bool | Literal["once"] = "once",
-    failed_queue: str | None = "{queue}.failed",
+    retries: int = 16,
+    interval: float = 1.0,
+    backoff: float = 2.0,
+    longest: float = 60.0,
+    jitter: float = 0.5,
+    dead_queue: str | None = "{queue}.dead",
     on_error: ErrorHandler | None = None,
     setup: Callable[[Any], Any] | None = None,
     exclusive: bool = False,
@@ -104,16 +136,19 @@ def consumer(
 
     - If the function returns, the message is acked. For a message with `reply_to`, the value returned is published as
       the reply first.
-    - If it raises, the message is requeued (`requeue_on_error=True`), parked (False), or requeued the first time and
-      parked if redelivered ("once"). `Reject` and `Requeue` override this. `on_error(delivery, error)` is called for
-      every other exception; it may return "ack", "reject", "requeue" or "park".
-    - A parked message is published, with the error in headers, to the durable queue `failed_queue`, which is declared
-      if missing; then the original is acked. With None the message is rejected: the broker dead-letters it if the queue
-      is configured so, and drops it otherwise.
+    - If it raises, the message is retried up to `retries` times, after `interval` seconds, times `backoff` each time,
+      at most `longest`, minus a random part up to `jitter`; then it is parked. WarrenMQ keeps it until the next
+      attempt; with other brokers it stays here meanwhile, unsettled, and counts for `prefetch`.
+    - `Reject` and `Requeue` override this. `on_error(delivery, error)` is called for every other exception; it may
+      return "ack", "reject", "requeue" or "park".
+    - A parked message is published, with the error in headers, to the durable queue `dead_queue`, which is declared if
+      missing; then the original is acked. With None the message is rejected instead: the broker dead-letters it if the
+      queue is configured so, and drops it otherwise.
     - `concurrency` handlers run at the same time, each on a channel of its own and in order; together they have at most
       `prefetch` unsettled messages.
     - `setup(channel)` is called before consuming starts, for example to declare the queue.
-    - With `auto_ack` the broker removes a message when it sends it: it cannot be acked, requeued or rejected.
+    - With `auto_ack` the broker removes a message when it sends it: it cannot be acked, requeued or rejected. If the
+      handler fails, it is parked at once.
     - With `group` the name is that of a topic (see Channel.declare_topic): the function handles the partitions that
       this member of the group gets, in parallel, each in order. Each has at most `prefetch` unsettled messages.
     """
@@ -121,7 +156,8 @@ def consumer(
         raise Misuse("prefetch must be >= 0 and concurrency >= 1")
     if group is not None and (prefetch < 1 or auto_ack or exclusive):
         raise Misuse("a consumer group needs prefetch >= 1, and cannot have auto_ack or exclusive")
-    failed_queue_name = _failed_queue_of(queue, failed_queue)
+    retry = Retry(retries, interval, backoff, longest, jitter)
+    dead_queue_name = _dead_queue_of(queue, dead_queue)
 
     def decorate(function: Function) -> Handler:
         return Handler(
@@ -130,8 +166,8 @@ def consumer(
             prefetch,
             concurrency,
             auto_ack,
-            requeue_on_error,
-            failed_queue_name,
+            retry,
+            dead_queue_name,
             on_error,
             setup,
             exclusive,
@@ -143,13 +179,18 @@ def consumer(
     return decorate
 
 
-def _failed_queue_of(queue: str, failed_queue: str | None) -> str | None:
-    """Return the name of the failed queue; None for a queue with a generated name, unless a fixed name is given."""
-    if failed_queue is None or ("{queue}" in failed_queue and (not queue or queue.startswith("amq."))):
+def _dead_queue_of(queue: str, dead_queue: str | None) -> str | None:
+    """Return the name of the dead queue."""
+    if dead_queue is None:
         return None
-    name = failed_queue.replace("{queue}", queue)
+    if "{queue}" in dead_queue and (not queue or queue.startswith("amq.")):
+        raise Misuse(
+            "messages of a queue with a generated name need a dead_queue with a fixed name; "
+            "with dead_queue=None they are rejected when their handler fails for good, which may drop them"
+        )
+    name = dead_queue.replace("{queue}", queue)
     if name == queue or not name or len(name.encode()) > 255:
-        raise Misuse(f"failed_queue must be None or the name of another queue, of at most 255 bytes, not {name!r:.80}")
+        raise Misuse(f"dead_queue must be None or the name of another queue, of at most 255 bytes, not {name!r:.80}")
     return name
 
 
@@ -157,10 +198,10 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def verdict_after(handler: Handler, delivery: Delivery, error: Exception) -> Verdict:
-    """Return what to do with a message whose handler raised."""
+def verdict_after(handler: Handler, delivery: Delivery, error: Exception, attempts: int) -> Verdict:
+    """Return what to do with a message whose handler raised, after this many attempts."""
     if isinstance(error, Reject):
-        return "reject"
+        return _give_up(handler, delivery)
     if isinstance(error, Requeue):
         return "requeue"
     decided: Verdict | None = None
@@ -173,23 +214,28 @@ def verdict_after(handler: Handler, delivery: Delivery, error: Exception) -> Ver
             _log.exception("on_error of the handler %s failed on %r", handler.name, delivery)
     if delivery.is_settled:
         return "ack"  # the handler settled it before it failed
-    if decided in ("ack", "reject", "requeue") or (decided == "park" and handler.failed_queue is not None):
+    if decided in ("ack", "requeue"):
         return decided
-    if handler.auto_ack:
-        log_dropped(handler, delivery, "its handler failed, and the broker no longer has it (auto_ack)")
-        return "ack"
-    if decided != "park" and _may_requeue(handler, delivery):
-        return "requeue"
-    if handler.failed_queue is not None:
+    if decided not in ("reject", "park") and attempts <= handler.retry.retries and not handler.auto_ack:
+        return "retry"
+    return _give_up(handler, delivery)
+
+
+def _give_up(handler: Handler, delivery: Delivery) -> Verdict:
+    if handler.dead_queue is not None:
         return "park"
-    log_dropped(handler, delivery, "its handler failed and has no failed_queue; it may be dead-lettered")
+    log_dropped(handler, delivery, "its handler failed and has no dead_queue; it may be dead-lettered")
     return "reject"
 
 
-def _may_requeue(handler: Handler, delivery: Delivery) -> bool:
-    if is_of_stream(delivery):
-        return False
-    return not delivery.redelivered if handler.requeue_on_error == "once" else handler.requeue_on_error
+def is_retried_by_broker(delivery: Delivery) -> bool:
+    """Whether the broker redelivers the message after a pause, and counts the attempts, if it is requeued."""
+    return (
+        delivery.consumer is not None
+        and _RETRY_MAX in delivery.consumer.arguments
+        and delivery.channel.connection.has_capability(CONSUMER_RETRY)
+        and not is_of_stream(delivery)
+    )
 
 
 def settle(handler: Handler, delivery: Delivery, verdict: Verdict) -> None:

@@ -1,4 +1,4 @@
-"""Parking: messages that a handler could not process are published to a failed queue, with the error in headers.
+"""Parking: messages that a handler could not process are published to a dead queue, with the error in headers.
 
 A parked message is a persistent copy with the properties of the original, except for those that would make the copy
 expire, be refused or be routed elsewhere (expiration, user_id, CC and BCC); these become headers. Pure functions; the
@@ -8,6 +8,7 @@ services of both faces publish the copy.
 from __future__ import annotations
 
 import logging
+import traceback
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("warrenmq.client")
 
 _TEXT_LIMIT: Final = 1000  # characters of the exception's text: headers must fit into a frame
+_TRACEBACK_LIMIT: Final = 8000  # characters, from its end
 _STREAM_OFFSET: Final = "x-stream-offset"
 
 
-def parked_properties(handler: Handler, delivery: Delivery, error: Exception) -> BasicProperties:
+def parked_properties(handler: Handler, delivery: Delivery, error: Exception, attempts: int) -> BasicProperties:
     """Return the properties of the copy, which adds these headers:
 
-    x-exception-type, x-exception-message, x-failed-at, x-attempts, x-original-queue, x-original-exchange,
-    x-original-routing-key; x-original-expiration, -user-id, -cc and -stream-offset if the message had one.
+    x-exception-type, x-exception-message, x-exception-traceback, x-failed-at, x-attempts, x-original-queue,
+    x-original-exchange, x-original-routing-key; x-original-expiration, -user-id, -cc and -stream-offset if the message
+    had one.
     """
     try:
         original = delivery.properties
@@ -47,9 +50,10 @@ def parked_properties(handler: Handler, delivery: Delivery, error: Exception) ->
     headers |= {name: value for name, value in replaced.items() if value is not None}
     headers |= {
         "x-exception-type": _name_of(type(error)),
-        "x-exception-message": _text_of(error),
+        "x-exception-message": text_of(error),
+        "x-exception-traceback": _traceback_of(error),
         "x-failed-at": datetime.now(UTC),
-        "x-attempts": attempts_of(delivery),
+        "x-attempts": attempts,
         "x-original-queue": handler.queue,
         "x-original-exchange": delivery.exchange,
         "x-original-routing-key": delivery.routing_key,
@@ -58,7 +62,7 @@ def parked_properties(handler: Handler, delivery: Delivery, error: Exception) ->
 
 
 def attempts_of(delivery: Delivery) -> int:
-    """Return how often it was delivered: quorum queues count it, others only mark a redelivery."""
+    """Return how often it was delivered: quorum queues and retries count it, other queues only mark a redelivery."""
     count = _headers_of(delivery).get("x-delivery-count")
     if isinstance(count, int):
         return count + 1
@@ -75,9 +79,9 @@ def log_parked(handler: Handler, delivery: Delivery, error: Exception) -> None:
         "message %s of queue %r was parked in %r: the handler %s failed: %s",
         _id_of(delivery),
         handler.queue,
-        handler.failed_queue,
+        handler.dead_queue,
         handler.name,
-        _text_of(error),
+        text_of(error),
     )
 
 
@@ -86,7 +90,7 @@ def log_not_parked(handler: Handler, delivery: Delivery, failure: Exception) -> 
         "message %s of queue %r could not be parked in %r, and %s: %s",
         _id_of(delivery),
         handler.queue,
-        handler.failed_queue,
+        handler.dead_queue,
         "is lost (auto_ack)" if handler.auto_ack else "stays in its queue",
         failure,
     )
@@ -115,10 +119,24 @@ def _name_of(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _text_of(error: Exception) -> str:
+def text_of(error: Exception) -> str:
     """Return the text of the exception, valid as UTF-8."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - the user's class
         text = "the exception has no text: its __str__ raised"
-    return text[:_TEXT_LIMIT].encode("utf-8", "replace").decode()
+    return _valid(text[:_TEXT_LIMIT])
+
+
+def _traceback_of(error: Exception) -> str:
+    """Return the end of the traceback: where the error was raised."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - the user's class
+        text = "".join(traceback.format_tb(error.__traceback__))
+    return _valid(text[-_TRACEBACK_LIMIT:])
+
+
+def _valid(text: str) -> str:
+    """Return the text without what cannot be encoded as UTF-8."""
+    return text.encode("utf-8", "replace").decode()

@@ -12,7 +12,7 @@ from warrenmq.client.delivery import Delivery, Settler
 from warrenmq.client.delivery_batch import PullBuffer
 from warrenmq.client.errors import ChannelClosed, CloseReason, Misuse
 from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer, reply_for, settle, verdict_after
-from warrenmq.client.parking import parked_properties
+from warrenmq.client.parking import attempts_of, parked_properties
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 
@@ -58,60 +58,83 @@ def notes() -> Notes:
 
 
 @pytest.mark.parametrize(
-    ("requeue_on_error", "redelivered", "verdict"),
-    [
-        ("once", False, "requeue"),
-        ("once", True, "park"),
-        (True, True, "requeue"),
-        (False, False, "park"),
-    ],
+    ("retries", "attempts", "verdict"), [(16, 1, "retry"), (16, 16, "retry"), (16, 17, "park"), (0, 1, "park")]
 )
-def test_policy_decides_on_an_error(notes: Notes, requeue_on_error: Any, redelivered: bool, verdict: str) -> None:
-    chosen = handler(requeue_on_error=requeue_on_error, on_error=lambda *_: None)
-    assert verdict_after(chosen, delivery(notes, redelivered=redelivered), ValueError()) == verdict
+def test_message_is_retried_and_then_parked(notes: Notes, retries: int, attempts: int, verdict: str) -> None:
+    chosen = handler(retries=retries, on_error=lambda *_: None)
+    assert verdict_after(chosen, delivery(notes), ValueError(), attempts) == verdict
 
 
-def test_without_a_failed_queue_the_message_is_rejected_and_logged(
+def test_attempts_are_those_that_the_broker_counts(notes: Notes) -> None:
+    assert attempts_of(delivery(notes)) == 1
+    assert attempts_of(delivery(notes, redelivered=True)) == 2
+    assert attempts_of(delivery(notes, redelivered=True, headers={"x-delivery-count": 4})) == 5
+
+
+def test_broker_is_asked_for_the_same_retries() -> None:
+    assert handler(retries=20, interval=0.5, longest=9, jitter=0).retry_arguments() == {
+        "x-retry-max": 20,
+        "x-retry-delay": 500,
+        "x-retry-backoff": "exponential",
+        "x-retry-max-delay": 9000,
+        "x-retry-jitter": 0.0,
+    }
+    assert handler(backoff=1).retry_arguments()["x-retry-backoff"] == "fixed"
+
+
+def test_restarts_of_a_consumer_do_not_use_up_few_retries() -> None:
+    assert handler(retries=1).retry_arguments()["x-retry-max"] == 16
+
+
+@pytest.mark.parametrize("chosen", [{"backoff": 1.5}, {"retries": 0}, {"dead_queue": None}, {"auto_ack": True}])
+def test_broker_is_not_asked_for_retries_that_it_makes_differently(chosen: dict[str, Any]) -> None:
+    assert handler(**chosen).retry_arguments() == {}
+
+
+def test_without_a_dead_queue_the_message_is_rejected_and_logged(
     notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chosen = handler(failed_queue=None, requeue_on_error=False)
-    assert verdict_after(chosen, delivery(notes, message_id="m-1"), ValueError("bad")) == "reject"
+    chosen = handler(dead_queue=None, retries=0)
+    assert verdict_after(chosen, delivery(notes, message_id="m-1"), ValueError("bad"), 1) == "reject"
     assert "message 'm-1' of queue 'q' was dropped" in caplog.text
 
 
-def test_failed_message_with_auto_ack_is_logged_as_dropped(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
-    verdict_after(handler(auto_ack=True), delivery(notes, message_id="m-1"), ValueError("bad"))
-    assert "message 'm-1' of queue 'q' was dropped" in caplog.text
+def test_failed_message_with_auto_ack_is_parked_at_once(notes: Notes) -> None:
+    assert verdict_after(handler(auto_ack=True), delivery(notes), ValueError("bad"), 1) == "park"
 
 
 def test_message_that_the_handler_settled_is_not_parked(notes: Notes) -> None:
     message = delivery(notes, redelivered=True)
     message.ack()
-    assert verdict_after(handler(on_error=lambda *_: "park"), message, ValueError()) == "ack"
+    assert verdict_after(handler(on_error=lambda *_: "park"), message, ValueError(), 1) == "ack"
 
 
-def test_message_of_a_stream_is_parked_at_once_and_only_ever_acked(notes: Notes) -> None:
+def test_message_of_a_stream_is_only_ever_acked(notes: Notes) -> None:
     message = delivery(notes, headers={"x-stream-offset": 7})
-    assert verdict_after(handler(), message, ValueError()) == "park"
     settle(handler(), message, "requeue")
     assert notes.said == []
     settle(handler(), message, "reject")
     assert notes.said == [("ack", 1, False)]
 
 
-def test_failed_queue_is_named_after_the_queue() -> None:
-    def failed_queue(queue: str, **settings: Any) -> str | None:
-        return consumer(queue, **settings)(print).failed_queue
+def test_dead_queue_is_named_after_the_queue() -> None:
+    def dead_queue(queue: str, **settings: Any) -> str | None:
+        return consumer(queue, **settings)(print).dead_queue
 
-    assert failed_queue("orders") == "orders.failed"
-    assert failed_queue("orders", failed_queue="trouble") == "trouble"
-    assert failed_queue("orders", failed_queue=None) is None
-    assert failed_queue("") is None
-    assert failed_queue("amq.gen-x") is None
-    assert failed_queue("amq.gen-x", failed_queue="trouble") == "trouble"
-    for queue, name in (("orders", "orders"), ("orders", ""), ("q" * 250, "{queue}.failed")):
+    assert dead_queue("orders") == "orders.dead"
+    assert dead_queue("orders", dead_queue="trouble") == "trouble"
+    assert dead_queue("orders", dead_queue=None) is None
+    assert dead_queue("amq.gen-x", dead_queue="trouble") == "trouble"
+    for queue, name in (("orders", "orders"), ("orders", ""), ("q" * 252, "{queue}.dead")):
         with pytest.raises(Misuse):
-            failed_queue(queue, failed_queue=name)
+            dead_queue(queue, dead_queue=name)
+
+
+@pytest.mark.parametrize("queue", ["", "amq.gen-x"])
+def test_dropping_messages_of_a_generated_queue_must_be_asked_for(queue: str) -> None:
+    with pytest.raises(Misuse, match="dead_queue=None"):
+        consumer(queue)(print)
+    assert consumer(queue, dead_queue=None)(print).dead_queue is None
 
 
 def test_parked_copy_keeps_the_properties_and_contains_the_error(notes: Notes) -> None:
@@ -122,12 +145,13 @@ def test_parked_copy_keeps_the_properties_and_contains_the_error(notes: Notes) -
     given = {"content_type": "text/plain", "message_id": "m-1", "correlation_id": "c", "reply_to": "r", "priority": 3}
     headers = {"mine": 1, "CC": ["elsewhere"], "BCC": ["more"], "x-delivery-count": 4}
     message = delivery(notes, headers=headers, expiration="10", user_id="anna", **given)
-    copy = parked_properties(handler(), message, ValueError("x" * 5000 + "\ud800"))
+    copy = parked_properties(handler(), message, ValueError("x" * 5000 + "\ud800"), 5)
     assert {name: getattr(copy, name) for name in given} == given
     assert (copy.delivery_mode, copy.expiration, copy.user_id) == (2, None, None)
     assert copy.headers is not None
     told = dict(copy.headers)
     assert isinstance(told.pop("x-failed-at"), datetime)
+    assert told.pop("x-exception-traceback").endswith("xxx?\n")
     assert told == {
         "mine": 1,
         "x-delivery-count": 4,
@@ -142,29 +166,48 @@ def test_parked_copy_keeps_the_properties_and_contains_the_error(notes: Notes) -
         "x-original-routing-key": "q",
     }
     copy.encode()
-    unspeakable = parked_properties(handler(), delivery(notes, redelivered=True), Unspeakable())
+    unspeakable = parked_properties(handler(), delivery(notes), Unspeakable(), 2)
     assert unspeakable.headers is not None
     assert unspeakable.headers["x-exception-type"].endswith("Unspeakable")
     assert unspeakable.headers["x-attempts"] == 2
 
 
+def test_traceback_of_a_deep_error_ends_where_it_was_raised(notes: Notes) -> None:
+    def fall(depth: int) -> None:
+        if depth:
+            go_on(depth - 1)
+        raise ValueError("the ground")
+
+    def go_on(depth: int) -> None:  # Python shortens the traceback of one function that calls itself
+        fall(depth)
+
+    with pytest.raises(ValueError, match="the ground") as raised:
+        fall(200)
+    copy = parked_properties(handler(), delivery(notes), raised.value, 1)
+    assert copy.headers is not None
+    text = copy.headers["x-exception-traceback"]
+    assert len(text) <= 8000
+    assert 'raise ValueError("the ground")' in text
+
+
 def test_copy_of_a_message_that_cannot_be_read_has_the_error_alone(notes: Notes) -> None:
     message = Delivery(notes, None, "tag", 1, False, "", "q", b"\0\x3c" + bytes(10) + b"\xff\xff\1", b"")
-    copy = parked_properties(handler(), message, ValueError("bad"))
+    copy = parked_properties(handler(), message, ValueError("bad"), 1)
     assert copy.headers is not None
     assert copy.headers["x-exception-message"] == "bad"
 
 
 def test_exceptions_decide_by_themselves(notes: Notes) -> None:
-    assert verdict_after(handler(requeue_on_error=True), delivery(notes), Reject()) == "reject"
-    assert verdict_after(handler(requeue_on_error=False), delivery(notes), Requeue()) == "requeue"
+    assert verdict_after(handler(), delivery(notes), Reject(), 1) == "park"
+    assert verdict_after(handler(dead_queue=None), delivery(notes), Reject(), 1) == "reject"
+    assert verdict_after(handler(retries=0), delivery(notes), Requeue(), 1) == "requeue"
 
 
 def test_on_error_receives_the_error_and_may_decide(notes: Notes) -> None:
     heard = []
     error, message = ValueError("bad"), delivery(notes)
     chosen = handler(on_error=lambda *args: heard.append(args) or "ack")
-    assert verdict_after(chosen, message, error) == "ack"
+    assert verdict_after(chosen, message, error, 1) == "ack"
     assert heard == [(message, error)]
 
 
@@ -173,13 +216,13 @@ def test_on_error_that_fails_leaves_it_to_the_policy(notes: Notes, caplog: pytes
         raise RuntimeError("worse")
 
     with caplog.at_level(logging.ERROR, "warrenmq.client"):
-        assert verdict_after(handler(on_error=fail, requeue_on_error=False), delivery(notes), ValueError()) == "park"
+        assert verdict_after(handler(on_error=fail, retries=0), delivery(notes), ValueError(), 1) == "park"
     assert "worse" in caplog.text
 
 
 def test_error_without_on_error_is_logged(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "warrenmq.client"):
-        verdict_after(handler(), delivery(notes), ValueError("who hears me"))
+        verdict_after(handler(), delivery(notes), ValueError("who hears me"), 1)
     assert "who hears me" in caplog.text
 
 

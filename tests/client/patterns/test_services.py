@@ -18,6 +18,7 @@ from tests.client.conftest import Connect, Namer, own_broker_only
 from tests.support.breaker import Breaker
 from tests.support.waiting import wait_until
 from warrenmq import client
+from warrenmq.client.handling import CONSUMER_RETRY
 
 from .making import InThread, count_of, handler_of, make, setup_of
 
@@ -50,22 +51,6 @@ def test_several_handlers_are_served(face: Any, connection: Any, channel: Any, n
         for label, inbox in inboxes.items():
             channel.publish("", name(label), label)
             assert inbox.next().body == label.encode()
-
-
-def test_failed_message_comes_back_once(face: Any, connection: Any, channel: Any, kept: str) -> None:
-    seen = Inbox()
-
-    def fail(delivery: Any) -> None:
-        seen(delivery.redelivered)
-        raise ValueError("bad")
-
-    errors = Inbox()
-    with make(face, "Service", connection, client.consumer(kept, on_error=errors, failed_queue=None)(fail)):
-        channel.publish("", kept, b"bad")
-        assert seen.take(2) == [False, True]
-        assert isinstance(errors.next()[1], ValueError)
-        assert seen.stays_empty()
-    assert count_of(channel, kept) == 0
 
 
 @pytest.mark.parametrize(("error", "left"), [(client.Reject, 0), (client.Requeue, 1)])
@@ -296,28 +281,136 @@ def fail(delivery: Any) -> None:
     raise ValueError(f"cannot read {delivery.body.decode()}")
 
 
-def test_message_that_fails_twice_is_parked_with_the_error(
-    face: Any, connection: Any, channel: Any, name: Namer, kept: str, caplog: pytest.LogCaptureFixture
+@pytest.fixture(params=["client", "broker"])
+def retried_by(request: pytest.FixtureRequest, connection: Any) -> str:
+    """Who makes the retries of this connection's handlers."""
+    capabilities = connection.server_properties["capabilities"]
+    if request.param == "client":
+        capabilities.pop(CONSUMER_RETRY, None)
+    elif not capabilities.get(CONSUMER_RETRY):
+        pytest.skip("this broker makes no retries for a consumer")
+    return str(request.param)
+
+
+def test_message_is_retried_until_its_handler_succeeds(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str, retried_by: str
 ) -> None:
-    failed = name("kept.failed")
-    with make(face, "Service", connection, client.consumer(kept)(fail)):
+    seen = Inbox()
+
+    def fail_twice(delivery: Any) -> None:
+        seen(delivery.body)
+        if seen.count < 3:
+            raise ValueError("not yet")
+
+    with make(face, "Service", connection, client.consumer(kept, interval=0.01)(fail_twice)):
+        channel.publish("", kept, b"x")
+        wait_until(lambda: seen.count == 3, "it succeeds")
+    assert seen.take(3) == [b"x"] * 3
+    assert count_of(channel, kept) == 0
+    assert not is_there(connection, f"{kept}.dead")
+
+
+def test_message_that_waits_for_its_retry_holds_up_no_other(
+    face: Any, connection: Any, channel: Any, kept: str, retried_by: str
+) -> None:
+    seen = Inbox()
+
+    def handle(delivery: Any) -> None:
+        seen(delivery.body)
+        if delivery.body == b"bad":
+            raise ValueError
+
+    with make(face, "Service", connection, client.consumer(kept, interval=60)(handle)):
+        channel.publish("", kept, b"bad")
+        channel.publish("", kept, b"good")
+        assert seen.take(2) == [b"bad", b"good"]
+
+
+def test_messages_that_wait_for_a_retry_return_to_their_queue_at_the_end(
+    face: Any, connection: Any, channel: Any, kept: str
+) -> None:
+    connection.server_properties["capabilities"].pop(CONSUMER_RETRY, None)
+    seen = Inbox()
+
+    def handle(delivery: Any) -> None:
+        seen(delivery)
+        raise ValueError
+
+    with make(face, "Service", connection, client.consumer(kept, interval=60)(handle)):
+        channel.publish("", kept, b"x")
+        seen.next()
+    wait_until(lambda: count_of(channel, kept) == 1, "it is in its queue")
+
+
+def test_message_that_waits_for_a_retry_is_redelivered_over_a_new_connection(
+    face: Any, shaky: Any, breaker: Breaker, channel: Any, kept: str
+) -> None:
+    shaky.server_properties["capabilities"].pop(CONSUMER_RETRY, None)
+    seen = Inbox()
+
+    def handle(delivery: Any) -> None:
+        seen(delivery.redelivered)
+        if not delivery.redelivered:
+            raise ValueError
+
+    with make(face, "Service", shaky, client.consumer(kept, interval=0.2, jitter=0)(handle)):
+        channel.publish("", kept, b"x")
+        assert seen.next() is False
+        breaker.reset()
+        assert seen.next() is True
+        wait_until(lambda: channel.get(kept) is None and shaky.is_open, "it is acked")
+        assert seen.stays_empty(0.5)  # the retry of the lost delivery was due
+
+
+@own_broker_only
+def test_attempts_that_a_quorum_queue_counts_use_up_the_retries(
+    face: Any, connection: Any, channel: Any, name: Namer
+) -> None:
+    queue, dead = name("quorum"), name("quorum.dead")
+    connection.server_properties["capabilities"][CONSUMER_RETRY] = True  # this queue counts without it, too
+    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+    with make(face, "Service", connection, client.consumer(queue, retries=3, interval=0.01)(fail)):
+        channel.publish("", queue, b"x")
+        wait_until(lambda: is_there(connection, dead), "it is parked")
+        wait_until(lambda: count_of(channel, dead) == 1, "it is parked")
+    assert channel.get(dead, auto_ack=True).headers["x-attempts"] == 4
+    assert count_of(channel, queue) == 0
+
+
+def test_message_whose_retries_are_used_up_is_parked_with_the_error(
+    face: Any,
+    connection: Any,
+    channel: Any,
+    name: Namer,
+    kept: str,
+    retried_by: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dead = name("kept.dead")
+    with make(face, "Service", connection, client.consumer(kept, retries=2, interval=0.01)(fail)):
         for number in range(2):
             properties = client.Properties(message_id=f"m-{number}", type="order", expiration="60000")
             channel.publish("amq.direct" if number else "", kept, b"%d" % number, properties)
             if not number:
                 channel.queue_bind(kept, "amq.direct", kept)
-        wait_until(lambda: f"'m-1' of queue {kept!r} was parked in {failed!r}" in caplog.text, "both are parked")
+        for number in range(2):
+            text = f"'m-{number}' of queue {kept!r} was parked in {dead!r}"
+            wait_until(lambda text=text: text in caplog.text, "both are parked")
     assert count_of(channel, kept) == 0
-    for number in range(2):
-        parked = channel.get(failed, auto_ack=True)
+    found = [channel.get(dead, auto_ack=True) for _ in range(2)]
+    for number, parked in enumerate(sorted(found, key=lambda parked: parked.body)):
         assert parked.body == b"%d" % number
         assert (parked.properties.message_id, parked.properties.type) == (f"m-{number}", "order")
         assert (parked.properties.delivery_mode, parked.properties.expiration) == (2, None)
         told = {key: parked.headers[key] for key in parked.headers if key != "x-failed-at"}
+        assert 'raise ValueError(f"cannot read' in told.pop("x-exception-traceback")
+        if retried_by == "broker":
+            assert told.pop("x-delivery-count") == 2
+            assert told.pop("x-retry-reason") == "rejected"
         assert told == {
             "x-exception-type": "ValueError",
             "x-exception-message": f"cannot read {number}",
-            "x-attempts": 2,
+            "x-attempts": 3,
             "x-original-queue": kept,
             "x-original-exchange": "amq.direct" if number else "",
             "x-original-routing-key": kept,
@@ -331,14 +424,14 @@ def test_parked_message_outlives_a_restart_of_the_broker(face: Any, connect: Con
         connection = connect(broker.url, recovery=False)
         channel = connection.channel()
         channel.queue_declare("jobs")
-        with make(face, "Service", connection, client.consumer("jobs", requeue_on_error=False)(fail)):
+        with make(face, "Service", connection, client.consumer("jobs", retries=0)(fail)):
             channel.publish("", "jobs", b"x")
-            wait_until(lambda: is_there(connection, "jobs.failed"), "it is parked")
-            wait_until(lambda: count_of(channel, "jobs.failed") == 1, "it is parked")
+            wait_until(lambda: is_there(connection, "jobs.dead"), "it is parked")
+            wait_until(lambda: count_of(channel, "jobs.dead") == 1, "it is parked")
         connection.close()
     with warrenmq.Broker(data_dir=tmp_path) as broker:
         connection = connect(broker.url, recovery=False)
-        assert connection.channel().get("jobs.failed", auto_ack=True).body == b"x"
+        assert connection.channel().get("jobs.dead", auto_ack=True).body == b"x"
         connection.close()
 
 
@@ -352,11 +445,11 @@ def is_there(connection: Any, queue: str) -> bool:
     return True
 
 
-def test_failed_queue_that_is_there_is_used_as_it_is(
+def test_dead_queue_that_is_there_is_used_as_it_is(
     face: Any, connection: Any, channel: Any, name: Namer, kept: str
 ) -> None:
     channel.queue_declare(name("trouble"), arguments={"x-max-length": 10})
-    handler = client.consumer(kept, requeue_on_error=False, failed_queue=name("trouble"))(fail)
+    handler = client.consumer(kept, retries=0, dead_queue=name("trouble"))(fail)
     with make(face, "Service", connection, handler):
         channel.publish("", kept, b"x")
         wait_until(lambda: count_of(channel, name("trouble")) == 1, "it is parked")
@@ -371,7 +464,7 @@ def test_message_that_cannot_be_parked_stays_in_its_queue(
         seen(delivery.redelivered)
         raise ValueError("bad")
 
-    handler = client.consumer(kept, failed_queue="amq.not-allowed")(note)
+    handler = client.consumer(kept, retries=0, dead_queue="amq.not-allowed")(note)
     with make(face, "Service", connection, handler, retry=PATIENT):
         channel.publish("", kept, b"x", client.Properties(message_id="m-1"))
         assert seen.take(4) == [False, True, True, True]
@@ -382,50 +475,87 @@ def test_message_that_cannot_be_parked_stays_in_its_queue(
 def test_message_whose_connection_is_lost_while_it_is_parked_is_not_lost(
     face: Any, shaky: Any, breaker: Breaker, channel: Any, name: Namer, kept: str
 ) -> None:
-    failed, seen = name("kept.failed"), Inbox()
-    channel.queue_declare(failed, durable=True)
+    dead, seen = name("kept.dead"), Inbox()
+    channel.queue_declare(dead, durable=True)
 
     def cut(delivery: Any) -> None:
         seen(delivery)
-        if seen.count == 2:
+        if seen.count == 1:
             breaker.reset()
         raise ValueError("bad")
 
-    with make(face, "Service", shaky, client.consumer(kept)(handler_of(face, cut)), retry=PATIENT):
+    with make(face, "Service", shaky, client.consumer(kept, retries=0)(handler_of(face, cut)), retry=PATIENT):
         channel.publish("", kept, b"x")
-        wait_until(lambda: count_of(channel, failed) >= 1, "it is parked")
+        wait_until(lambda: count_of(channel, dead) >= 1, "it is parked")
         wait_until(lambda: count_of(channel, kept) == 0, "the original is acked")
     assert count_of(channel, kept) == 0
-    assert channel.get(failed, auto_ack=True).body == b"x"
+    assert channel.get(dead, auto_ack=True).body == b"x"
 
 
 def test_on_error_may_have_a_message_parked(face: Any, connection: Any, channel: Any, name: Namer, kept: str) -> None:
-    failed = name("kept.failed")
-    channel.queue_declare(failed, durable=True)
+    dead = name("kept.dead")
+    channel.queue_declare(dead, durable=True)
     with make(face, "Service", connection, client.consumer(kept, on_error=lambda *_: "park")(fail)):
         channel.publish("", kept, b"x")
-        wait_until(lambda: count_of(channel, failed) == 1, "it is parked at the first failure")
+        wait_until(lambda: count_of(channel, dead) == 1, "it is parked at the first failure")
+
+
+def test_message_that_the_handler_rejects_is_parked(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str
+) -> None:
+    dead = name("kept.dead")
+    channel.queue_declare(dead, durable=True)
+
+    def refuse(delivery: Any) -> None:
+        raise client.Reject("no such customer")
+
+    with make(face, "Service", connection, client.consumer(kept)(refuse)):
+        channel.publish("", kept, b"x")
+        wait_until(lambda: count_of(channel, dead) == 1, "it is parked")
+    parked = channel.get(dead, auto_ack=True)
+    assert (parked.headers["x-exception-message"], parked.headers["x-attempts"]) == ("no such customer", 1)
+
+
+def test_message_that_fails_with_auto_ack_is_parked(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str
+) -> None:
+    dead = name("kept.dead")
+    channel.queue_declare(dead, durable=True)
+    with make(face, "Service", connection, client.consumer(kept, auto_ack=True)(fail)):
+        channel.publish("", kept, b"x")
+        wait_until(lambda: count_of(channel, dead) == 1, "it is parked")
+
+
+def test_message_is_dropped_if_that_is_asked_for(
+    face: Any, connection: Any, channel: Any, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make(face, "Service", connection, client.consumer(kept, retries=1, interval=0.01, dead_queue=None)(fail)):
+        channel.publish("", kept, b"x", client.Properties(message_id="m-1"))
+        wait_until(lambda: f"message 'm-1' of queue {kept!r} was dropped" in caplog.text, "it is dropped")
+    assert count_of(channel, kept) == 0
+    assert not is_there(connection, f"{kept}.dead")
 
 
 @own_broker_only
-def test_message_of_a_stream_is_parked_and_the_service_goes_on(
+def test_message_of_a_stream_is_retried_and_parked_and_the_service_goes_on(
     face: Any, connection: Any, channel: Any, name: Namer
 ) -> None:
-    stream, failed, seen = name("stream"), name("stream.failed"), Inbox()
+    stream, dead, seen = name("stream"), name("stream.dead"), Inbox()
     channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
-    channel.queue_declare(failed, durable=True)
+    channel.queue_declare(dead, durable=True)
 
     def handle(delivery: Any) -> None:
         seen(delivery.body)
         if delivery.body == b"bad":
             raise ValueError
 
-    handler = client.consumer(stream, prefetch=1, arguments={"x-stream-offset": "first"})(handle)
+    arguments = {"x-stream-offset": "first"}
+    handler = client.consumer(stream, prefetch=1, retries=1, interval=0.01, arguments=arguments)(handle)
     with make(face, "Service", connection, handler):
         for body in (b"bad", b"good"):
             channel.publish("", stream, body)
-        assert seen.take(2) == [b"bad", b"good"]
-    assert channel.get(failed, auto_ack=True).body == b"bad"
+        assert seen.take(3) == [b"bad", b"bad", b"good"]
+    assert channel.get(dead, auto_ack=True).body == b"bad"
 
 
 # -- handlers that use transactions
@@ -464,9 +594,9 @@ def test_handler_may_publish_and_ack_in_a_transaction(
 def test_handler_that_fails_in_its_transaction_has_its_message_parked(
     face: Any, connection: Any, channel: Any, name: Namer, kept: str
 ) -> None:
-    target, failed = name("target"), name("kept.failed")
+    target, dead = name("target"), name("kept.dead")
     channel.queue_declare(target)
-    channel.queue_declare(failed, durable=True)
+    channel.queue_declare(dead, durable=True)
 
     def blocking(delivery: Any) -> None:
         with delivery.channel.transaction():
@@ -480,10 +610,10 @@ def test_handler_that_fails_in_its_transaction_has_its_message_parked(
             delivery.ack()
             raise ValueError
 
-    handler = client.consumer(kept)(blocking if face.name == "blocking" else asynchronous)
+    handler = client.consumer(kept, retries=1, interval=0.01)(blocking if face.name == "blocking" else asynchronous)
     with make(face, "Service", connection, handler):
         channel.publish("", kept, b"x")
-        wait_until(lambda: count_of(channel, failed) == 1, "it is parked")
+        wait_until(lambda: count_of(channel, dead) == 1, "it is parked")
     assert (count_of(channel, kept), count_of(channel, target)) == (0, 0)
 
 

@@ -26,15 +26,25 @@ from warrenmq.client.blocking.primitives import Condition, Task, call_user, join
 from warrenmq.client.blocking.producer import SyncProducer
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, ConnectionFailed, Misuse, Unroutable
 from warrenmq.client.factory import ConnectionFactory, waiting_factory
-from warrenmq.client.handling import Handler, Verdict, reply_for, settle, verdict_after
-from warrenmq.client.parking import log_not_parked, log_parked, parked_properties
+from warrenmq.client.handling import (
+    CONSUMER_RETRY,
+    Handler,
+    Verdict,
+    is_retried_by_broker,
+    reply_for,
+    settle,
+    verdict_after,
+)
+from warrenmq.client.parking import attempts_of, log_not_parked, log_parked, parked_properties
 from warrenmq.client.sending import Retry, SendFailed
 
 if TYPE_CHECKING:
+    from warrenmq.client.backoff import Backoff
     from warrenmq.client.blocking.channel import Channel
     from warrenmq.client.blocking.connection import Connection
     from warrenmq.client.blocking.topic import TopicConsumer
     from warrenmq.client.delivery import Delivery
+    from warrenmq.protocol.properties import BasicProperties
 
 _log = logging.getLogger("warrenmq.client")
 
@@ -174,8 +184,12 @@ class Service:
 
     # -- handling, on the channels' workers --------------------------------------------------------------------------
 
-    def handle(self, handler: Handler, delivery: Delivery) -> None:
-        """Run the handler and settle the message; when stopping, leave it to the broker."""
+    def handle(self, subscription: _Subscription, delivery: Delivery, pauses: Backoff | None) -> None:
+        """Run the handler and settle the message; when stopping, leave it to the broker.
+
+        `pauses` are those of a delivery that is retried here.
+        """
+        handler = subscription.handler
         with self._changed:
             if self._is_stopping:
                 return
@@ -184,16 +198,25 @@ class Service:
             try:
                 self._reply(delivery, call_user(handler.function, delivery))
             except Exception as error:  # noqa: BLE001 - the user's code
-                verdict = verdict_after(handler, delivery, error)
-                if verdict == "park":
-                    verdict = self._park(handler, delivery, error)
-                self._settle(handler, delivery, verdict)
+                self._handle_error(subscription, delivery, error, pauses or handler.retry.pauses())
             else:
                 self._settle(handler, delivery, "ack")
         finally:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
+
+    def _handle_error(self, subscription: _Subscription, delivery: Delivery, error: Exception, pauses: Backoff) -> None:
+        handler, attempts = subscription.handler, attempts_of(delivery) + pauses.attempt
+        verdict = verdict_after(handler, delivery, error, attempts)
+        if verdict == "retry":
+            if not is_retried_by_broker(delivery):
+                subscription.retry(delivery, pauses)
+                return
+            verdict = "requeue"
+        if verdict == "park":
+            verdict = self._park(handler, delivery, error, attempts)
+        self._settle(handler, delivery, verdict)
 
     def _reply(self, delivery: Delivery, result: Any) -> None:
         reply = reply_for(delivery, result)
@@ -217,12 +240,12 @@ class Service:
 
     # -- parking, on the channels' workers ---------------------------------------------------------------------------
 
-    def _park(self, handler: Handler, delivery: Delivery, error: Exception) -> Verdict:
-        """Publish the message to the failed queue; return what to do with the original."""
+    def _park(self, handler: Handler, delivery: Delivery, error: Exception, attempts: int) -> Verdict:
+        """Publish the message to the dead queue; return what to do with the original."""
         if delivery.is_stale:
             return "requeue"  # the broker redelivers it
         try:
-            self._publish_failed(handler, delivery, error)
+            self._publish_dead(handler, delivery, parked_properties(handler, delivery, error, attempts))
         except ClientError as failure:
             log_not_parked(handler, delivery, failure)
             with self._changed:  # a message that is redelivered at once fails again at once
@@ -232,19 +255,18 @@ class Service:
         log_parked(handler, delivery, error)
         return "ack"
 
-    def _publish_failed(self, handler: Handler, delivery: Delivery, error: Exception) -> None:
+    def _publish_dead(self, handler: Handler, delivery: Delivery, properties: BasicProperties) -> None:
         assert self._connection is not None
         assert self._parker is not None
-        assert handler.failed_queue is not None
-        properties = parked_properties(handler, delivery, error)
+        assert handler.dead_queue is not None
         try:
-            self._parker.send(delivery.body, properties, routing_key=handler.failed_queue)
+            self._parker.send(delivery.body, properties, routing_key=handler.dead_queue)
         except SendFailed as failed:
             if not isinstance(failed.result.error, Unroutable):
                 raise
             with self._connection.channel() as channel:
-                channel.queue_declare(handler.failed_queue, durable=True)
-            self._parker.send(delivery.body, properties, routing_key=handler.failed_queue)
+                channel.queue_declare(handler.dead_queue, durable=True)
+            self._parker.send(delivery.body, properties, routing_key=handler.dead_queue)
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
@@ -332,7 +354,7 @@ class Service:
         try:
             self._parker.close()
         except ClientError as error:
-            _log.info("the channel for failed messages was not closed: %s", error)
+            _log.info("the channel for parked messages was not closed: %s", error)
         for subscription in self._subscriptions:
             subscription.close()
         if self._owns_connection:
@@ -349,12 +371,14 @@ class _Subscription:
         self._channel: Channel | None = None
         self._tag = ""
         self._attempt = 0
+        self._pauses: dict[Delivery, Backoff] = {}  # of deliveries that are handed out again
 
     def begin(self, connection: Connection) -> None:
         """Consume, on the previous channel if it is still open: running handlers settle on it."""
         channel = self._channel
         if channel is None or not channel.is_open:
             channel = self._channel = connection.channel()
+            self._pauses = {}
             channel.add_close_listener(partial(self._channel_closed, channel))
         self._attempt += 1
         self.is_active = True
@@ -374,10 +398,16 @@ class _Subscription:
             self._received,
             auto_ack=handler.auto_ack,
             exclusive=handler.exclusive,
-            arguments=handler.arguments,
+            arguments=self._arguments_on(channel),
             on_cancel=on_cancel,
         )
         self._tag = started.tag
+
+    def _arguments_on(self, channel: Channel) -> dict[str, Any]:
+        """Return the arguments of basic.consume, with those that have the broker make the retries."""
+        handler = self.handler
+        retry = handler.retry_arguments() if channel.connection.has_capability(CONSUMER_RETRY) else {}
+        return retry | dict(handler.arguments or {})
 
     def cancel(self) -> None:
         channel = self._channel
@@ -396,7 +426,18 @@ class _Subscription:
                 _log.info("a channel of %r was not closed: %s", self.handler.queue, error)
 
     def _received(self, delivery: Delivery) -> None:
-        self._service.handle(self.handler, delivery)
+        self._service.handle(self, delivery, self._pauses.pop(delivery, None))
+
+    def retry(self, delivery: Delivery, pauses: Backoff) -> None:
+        """Hand out the delivery again after the next pause; it stays unsettled meanwhile."""
+        channel: Channel = delivery.channel
+        channel.connection._engine.call_later(pauses.next(), partial(self._hand_out, channel, delivery, pauses))
+
+    def _hand_out(self, channel: Channel, delivery: Delivery, pauses: Backoff) -> None:
+        """On the connection's loop."""
+        if channel.is_open and not delivery.is_stale:
+            self._pauses[delivery] = pauses
+            channel._engine_channel.get_work_queue().put([delivery])
 
     def _cancelled(self, attempt: int, _: object) -> None:
         if attempt == self._attempt:
@@ -428,7 +469,7 @@ class _Membership(_Subscription):
             group=handler.group or "",
             prefetch=handler.prefetch,
             drain=self._service.drain,
-            arguments=handler.arguments,
+            arguments=self._arguments_on(channel),
             on_failure=on_cancel,
         )
 

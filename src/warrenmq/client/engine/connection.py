@@ -496,6 +496,10 @@ class EngineConnection:
         if self._link is not None:
             self._link.flush()
 
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call it on the loop after this time. Any thread."""
+        self._from_any_thread(partial(self.loop.call_later, seconds, call))
+
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a background task on the loop, unless the connection is closed. Any thread."""
         self._from_any_thread(partial(self._spawn, work))
@@ -506,7 +510,7 @@ class EngineConnection:
             self._background_tasks.add(task)
             task.add_done_callback(self._background_tasks.discard)
 
-    def _from_any_thread(self, call: Callable[[], None]) -> None:
+    def _from_any_thread(self, call: Callable[[], object]) -> None:
         try:
             self.loop.call_soon_threadsafe(call)
         except RuntimeError:  # the loop is closed, and with it the connection
