@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect, Namer
+from tests.client.conftest import Connect, Namer, own_broker_only
 from tests.support.breaker import Breaker
 from tests.support.waiting import wait_until
 from warrenmq import client
@@ -103,6 +103,121 @@ def test_select_twice_is_once(channel: Any, queue: str) -> None:
     wait_until(lambda: count(channel, queue) == 1)
 
 
+# -- redelivered after a rollback
+
+
+def test_rollback_of_a_block_redelivers_what_it_acked(channel: Any, other: Any, queue: str) -> None:
+    inbox = Inbox()
+    channel.qos(prefetch_count=1)
+    channel.consume(queue, inbox)
+    other.publish("", queue, b"x")
+    first = inbox.next()
+    with pytest.raises(KeyError), channel.transaction():
+        first.ack()
+        raise KeyError("the processing failed")
+    again = inbox.next()
+    assert (again.body, again.redelivered) == (b"x", True)
+    with channel.transaction():
+        again.ack()
+    channel.close()
+    assert count(other, queue) == 0
+
+
+def test_deliveries_given_to_a_block_are_acked_in_it(channel: Any, other: Any, queue: str) -> None:
+    for body in (b"a", b"b", b"c"):
+        other.publish("", queue, body)
+    wait_until(lambda: count(other, queue) == 3)
+    deliveries = [channel.get(queue) for _ in range(3)]
+    deliveries[2].nack(requeue=True)
+    with channel.transaction(*deliveries):
+        assert all(each.is_settled for each in deliveries)
+    channel.close()
+    wait_until(lambda: count(other, queue) == 1)
+    assert other.get(queue, auto_ack=True).body == b"c"
+
+
+@pytest.mark.parametrize("settle", ["ack", "ack to here", "nack", "reject"])
+def test_rollback_redelivers_whatever_the_block_settled(channel: Any, other: Any, queue: str, settle: str) -> None:
+    for body in (b"a", b"b"):
+        other.publish("", queue, body)
+    wait_until(lambda: count(other, queue) == 2)
+    deliveries = [channel.get(queue) for _ in range(2)]
+    with pytest.raises(KeyError), channel.transaction():
+        if settle == "ack to here":
+            deliveries[1].ack(multiple=True)
+        else:
+            for each in deliveries:
+                getattr(each, settle)(**({} if settle == "ack" else {"requeue": False}))
+        raise KeyError
+    wait_until(lambda: count(other, queue) == 2)
+    assert [other.get(queue, auto_ack=True).body for _ in range(2)] == [b"a", b"b"]
+
+
+def test_delivery_that_a_rollback_returned_is_not_settled_again(channel: Any, other: Any, queue: str) -> None:
+    other.publish("", queue, b"x")
+    wait_until(lambda: count(other, queue) == 1)
+    delivery = channel.get(queue)
+    with pytest.raises(KeyError), channel.transaction(delivery):
+        raise KeyError
+    assert delivery.is_settled
+    assert not delivery.nack()
+    with channel.transaction():
+        assert not delivery.ack()
+        channel.publish("", queue, b"y")
+    wait_until(lambda: count(other, queue) == 2)
+
+
+def test_rollback_by_hand_redelivers_if_told_to(channel: Any, other: Any, queue: str) -> None:
+    other.publish("", queue, b"x")
+    wait_until(lambda: count(other, queue) == 1)
+    channel.tx_select()
+    channel.get(queue).ack()
+    channel.publish("", queue, b"y")
+    channel.tx_rollback(requeue=True)
+    assert count(other, queue) == 1
+    again = channel.get(queue)
+    assert (again.body, again.redelivered) == (b"x", True)
+    again.ack()
+    channel.tx_commit()
+    channel.close()
+    assert count(other, queue) == 0
+
+
+def test_rollback_warns_of_messages_that_auto_ack_has_removed(
+    channel: Any, other: Any, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = Inbox()
+    channel.consume(queue, inbox, auto_ack=True)
+    other.publish("", queue, b"x")
+    inbox.next()
+    with pytest.raises(KeyError), channel.transaction():
+        raise KeyError
+    assert "not redelivered: it has auto_ack" in caplog.text
+
+
+def test_delivery_of_another_channel_cannot_be_acked_in_a_block(channel: Any, other: Any, queue: str) -> None:
+    other.publish("", queue, b"x")
+    wait_until(lambda: count(other, queue) == 1)
+    delivery = other.get(queue)
+    with pytest.raises(client.Misuse, match=r"delivery\.channel\.transaction"):
+        channel.transaction(delivery)
+
+
+@own_broker_only
+def test_rollback_on_a_channel_that_reads_a_stream_requeues_nothing(channel: Any, name: Namer) -> None:
+    inbox, stream = Inbox(), name("stream")
+    channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+    channel.qos(prefetch_count=1)
+    channel.consume(stream, inbox, arguments={"x-stream-offset": "first"})
+    channel.publish("", stream, b"x")
+    delivery = inbox.next()
+    with pytest.raises(KeyError), channel.transaction(delivery):
+        raise KeyError
+    with channel.transaction(delivery):
+        pass
+    assert channel.is_open
+
+
 # -- between two blocks
 
 
@@ -142,7 +257,7 @@ def test_block_that_was_rolled_back_leaves_the_channel_transactional(channel: An
     other.publish("", queue, b"x")
     wait_until(lambda: count(other, queue) == 1)
     delivery = channel.get(queue)
-    with pytest.raises(KeyError), channel.transaction():
+    with pytest.raises(KeyError), channel.transaction(redeliver=False):
         delivery.ack()
         assert delivery.is_settled
         raise KeyError

@@ -30,7 +30,7 @@ class FakeChannel:
     def tx_commit(self) -> None:
         self._call("commit")
 
-    def tx_rollback(self) -> None:
+    def tx_rollback(self, *, requeue: bool = False) -> None:
         self._call("rollback")
 
     def _call(self, what: str) -> None:
@@ -46,7 +46,7 @@ class FakeAsyncChannel(FakeChannel):
     async def tx_commit(self) -> None:  # type: ignore[override]
         self._call("commit")
 
-    async def tx_rollback(self) -> None:  # type: ignore[override]
+    async def tx_rollback(self, *, requeue: bool = False) -> None:  # type: ignore[override]
         self._call("rollback")
 
 
@@ -140,3 +140,23 @@ def test_loss_inside_a_transaction_undoes_it_and_raises(shaky: Any, breaker: Bre
         transacted.publish("", kept, b"anew")
     assert count_of(channel, kept) == 1
     assert channel.get(kept, auto_ack=True).body == b"anew"
+
+
+def test_delivery_of_a_lost_connection_is_not_processed_in_a_transaction(
+    shaky: Any, breaker: Breaker, channel: Any, kept: str
+) -> None:
+    channel.publish("", kept, b"x")
+    wait_until(lambda: count_of(channel, kept) == 1, "it is there")
+    transacted = shaky.channel()
+    lost = transacted.get(kept)
+    breaker.reset()
+    breaker.wait_for_connections(2)
+    wait_until(lambda: shaky.is_open, "the connection is back")
+    with pytest.raises(ConnectionLost, match="redelivers"), transacted.transaction(lost):
+        transacted.publish("", kept, b"a copy")
+    wait_until(lambda: count_of(channel, kept) == 1, "it is redelivered")
+    delivery = transacted.get(kept)
+    assert (delivery.body, delivery.redelivered) == (b"x", True)
+    with transacted.transaction(delivery):
+        transacted.publish("", kept, b"a copy")
+    assert channel.get(kept, auto_ack=True).body == b"a copy"

@@ -403,15 +403,19 @@ class Channel:
     async def tx_commit(self, *, timeout: float | None = None) -> None:
         await self._call(self._engine_channel.tx_commit(timeout=timeout), timeout)
 
-    async def tx_rollback(self, *, timeout: float | None = None) -> None:
-        await self._call(self._engine_channel.tx_rollback(timeout=timeout), timeout)
+    async def tx_rollback(self, *, requeue: bool = False, timeout: float | None = None) -> None:
+        """Roll back. AMQP leaves what the transaction had acked unsettled; `requeue` has the broker redeliver it."""
+        await self._call(self._engine_channel.tx_rollback(requeue=requeue, timeout=timeout), timeout)
 
-    def transaction(self) -> Transaction:
+    def transaction(self, *deliveries: Delivery, redeliver: bool | None = None) -> Transaction:
         """Return a block (`async with`) that commits at its end, or rolls back if it raises.
 
-        The channel stays transactional: publishing and settling outside a block raises Misuse from then on.
+        The deliveries are acked in the transaction. After a rollback the broker redelivers them and all others that the
+        block has settled; with `redeliver=False` they stay unsettled. None: False in the handler of a service, which
+        retries the message, else True. The channel stays transactional: publishing and settling outside a block raises
+        Misuse from then on.
         """
-        return Transaction(self)
+        return Transaction(self, deliveries, self._engine_channel.redelivers if redeliver is None else redeliver)
 
     @property
     def transaction_open(self) -> bool:

@@ -381,6 +381,7 @@ class _Subscription:
         if channel is None or not channel.is_open:
             channel = self._channel = await connection.channel()
             self._pauses = {}
+            channel._engine_channel.redelivers = False  # `retry` decides about the message
             channel.add_close_listener(partial(self._channel_closed, channel))
         self._attempt += 1
         self.is_active = True

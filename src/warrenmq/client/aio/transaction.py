@@ -1,17 +1,22 @@
 """Transactions as a block: commit at its end, roll back if it raises.
 
-Everything published and acked on the channel inside the block happens at the commit, or not at all. Use the channel
-from one thread or task at a time meanwhile: a second publisher would be in the same transaction. If the connection is
-lost, the broker has rolled back and the block raises ConnectionLost.
+Everything published and acked on the channel inside the block happens at the commit, or not at all. After a rollback
+the broker redelivers what the block had acked. Use the channel from one thread or task at a time meanwhile: a second
+publisher would be in the same transaction. If the connection is lost, the broker has rolled back and the block raises
+ConnectionLost.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from warrenmq.client.errors import ChannelClosed, ClientError, Misuse
+from warrenmq.client.errors import ChannelClosed, ClientError, ConnectionLost, Misuse
+
+if TYPE_CHECKING:
+    from warrenmq.client.delivery import Delivery
 
 _log = logging.getLogger("warrenmq.client")
 
@@ -23,7 +28,7 @@ class _TransactionalChannel(Protocol):
 
     async def tx_select(self) -> None: ...
     async def tx_commit(self) -> None: ...
-    async def tx_rollback(self) -> None: ...
+    async def tx_rollback(self, *, requeue: bool = False) -> None: ...
 
 
 class Transaction:
@@ -42,10 +47,18 @@ class Transaction:
     2
     """
 
-    __slots__ = ("_channel",)
+    __slots__ = ("_channel", "_deliveries", "_redeliver")
 
-    def __init__(self, channel: _TransactionalChannel) -> None:
+    def __init__(
+        self, channel: _TransactionalChannel, deliveries: Sequence[Delivery] = (), redeliver: bool = True
+    ) -> None:
+        if any(each.channel is not channel for each in deliveries):
+            raise Misuse(
+                "a delivery is acked on the channel that received it: use delivery.channel.transaction(delivery)"
+            )
         self._channel = channel
+        self._deliveries = deliveries
+        self._redeliver = redeliver
 
     async def __aenter__(self) -> None:
         if self._channel.transaction_open:
@@ -56,6 +69,16 @@ class Transaction:
         except BaseException:
             self._channel.transaction_open = False
             raise
+        try:
+            self._ack_deliveries()
+        except ClientError as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+
+    def _ack_deliveries(self) -> None:
+        for each in self._deliveries:
+            if not each.is_settled and not each.ack():
+                raise ConnectionLost(f"the connection of {each!r} was lost: the broker redelivers it")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -65,7 +88,7 @@ class Transaction:
             await self._channel.tx_commit()
             return
         try:
-            await self._channel.tx_rollback()
+            await self._channel.tx_rollback(requeue=self._redeliver)
         except (ChannelClosed, ConnectionError):
             pass  # the broker rolls back when the channel or the connection ends
         except ClientError as failure:

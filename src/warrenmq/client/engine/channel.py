@@ -7,6 +7,7 @@ them. A call during a recovery waits for its end. The half that any thread may u
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineChannel", "QueueState"]
 
+log = logging.getLogger("warrenmq.client")
+
 
 class ChannelPhase(Enum):
     """How far a channel is, over all links: a recovery leaves it OPEN."""
@@ -64,6 +67,7 @@ class EngineChannel(TopologyCalls):
         self.refusal: ChannelClosed | None = None  # closed by the server during a recovery
         self.prefetch: tuple[int, int] = (0, 0)  # count and size, for new consumers
         self.channel_prefetch: tuple[int, int] | None = None
+        self.redelivers = True  # after the rollback of a transaction block
         self._is_in_transaction = False  # a transaction block is open
         self._selects_by_hand = False  # the user called tx_select, and tracks transactions itself
         self._tag_prefix = f"warren-{secrets.token_hex(4)}"
@@ -388,10 +392,25 @@ class EngineChannel(TopologyCalls):
         await self.call(timeout, spec.TxCommit(), spec.TxCommitOk)
         self.state.end_transaction(False)
 
-    async def tx_rollback(self, *, timeout: float | None = None) -> None:
-        await self.call(timeout, spec.TxRollback(), spec.TxRollbackOk)
+    async def tx_rollback(self, *, requeue: bool = False, timeout: float | None = None) -> None:
+        """Roll back; with `requeue` return to their queues the deliveries that the transaction had settled."""
+        await self.engine.with_deadline(timeout, "tx.rollback", self._roll_back(requeue))
+
+    async def _roll_back(self, requeue: bool) -> None:
+        await self._ask_when_ready(spec.TxRollback(), spec.TxRollbackOk)
         self.state.end_transaction(True)
         self.state.lost_transaction = False
+        consumers = self.state.consumers.values()
+        for each in consumers:
+            if each.auto_ack:
+                log.warning("rolled back, but messages sent to %r are not redelivered: it has auto_ack", each)
+        if not requeue or any(each.has_stream_arguments for each in consumers):
+            return
+        for tag, multiple in self.state.rolled_back:
+            self.state.requeue(tag, multiple)
+        if self.state.uncommitted:  # otherwise the connection was lost, and the broker has requeued all
+            await self.request(spec.TxCommit(), spec.TxCommitOk)
+            self.state.end_requeue()
 
     # -- input -------------------------------------------------------------------------------------------------------
 

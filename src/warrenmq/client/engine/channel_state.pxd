@@ -57,6 +57,7 @@ cdef class ChannelState(Settler):
     cdef public bint has_confirm_listeners
     cdef readonly list uncommitted
     cdef readonly list rolled_back
+    cdef readonly bint is_requeued
     cdef readonly Unconfirmed ledger
     cdef readonly list offline_publishes
     cdef readonly unsigned long long tag_offset

@@ -145,6 +145,7 @@ class ChannelState(Settler):
         "is_paused",
         "is_publishing",
         "is_ready",
+        "is_requeued",
         "is_restoring",
         "is_transactional",
         "last_client_tag",
@@ -174,6 +175,7 @@ class ChannelState(Settler):
         self.is_transactional = False
         self.uncommitted: list[tuple[int, bool]] = []  # (tag, multiple) settled by the open transaction
         self.rolled_back: list[tuple[int, bool]] = []  # the same for the last one, if rolled back
+        self.is_requeued = False  # those: the broker redelivers them
         self.lost_transaction = False  # a transaction may have been open when the link was lost
         self.has_confirm_listeners = False
         self.ledger = Unconfirmed(waits)
@@ -247,9 +249,9 @@ class ChannelState(Settler):
     def reject(self, tag: int, requeue: bool = True) -> bool:
         return self._settle(_REJECT, tag, False, requeue)
 
-    def requeue(self, tag: int) -> bool:
-        """Return a delivery that the user never saw, also outside a transaction; EngineChannel commits it."""
-        return self._settle(_REQUEUE, tag, False, True)
+    def requeue(self, tag: int, multiple: bool = False) -> bool:
+        """Return a delivery that the user will not settle, also outside a transaction; EngineChannel commits it."""
+        return self._settle(_REQUEUE, tag, multiple, True)
 
     def tag_of(self, delivery: Delivery | int) -> int:
         """Return the tag of a delivery of this channel, or the number itself if it is a valid tag."""
@@ -265,8 +267,8 @@ class ChannelState(Settler):
         return tag <= self.tag_offset
 
     def is_rolled_back(self, tag: int) -> bool:
-        """Return True if a rollback undid the settlement of this tag, and it was not settled again."""
-        return _covers(self.rolled_back, tag) and not _covers(self.uncommitted, tag)
+        """Return True if a rollback undid the settlement of this tag, and it was neither settled again nor requeued."""
+        return not self.is_requeued and _covers(self.rolled_back, tag) and not _covers(self.uncommitted, tag)
 
     def facade(self) -> Any:
         return self.channel.facade
@@ -282,6 +284,8 @@ class ChannelState(Settler):
         shared.lock.acquire()
         try:
             protocol = self.protocol
+            if self.is_requeued and method != _REQUEUE and not multiple and _covers(self.rolled_back, tag):
+                return False
             if (
                 (self.is_outside_transaction and method != _REQUEUE)
                 or protocol is None
@@ -295,6 +299,8 @@ class ChannelState(Settler):
                 protocol.ack(self.number, wire_tag, multiple)
             elif method == _NACK:
                 protocol.nack(self.number, wire_tag, multiple, requeue)
+            elif multiple:
+                protocol.nack(self.number, wire_tag, True, requeue)
             else:
                 protocol.reject(self.number, wire_tag, requeue)
             if self.is_transactional:
@@ -356,6 +362,7 @@ class ChannelState(Settler):
         self.protocol = None
         self.is_ready = self.is_paused = self.is_publishing = False
         self.uncommitted, self.rolled_back = [], []
+        self.is_requeued = False
         self.tag_offset = self.last_client_tag
         self.lost_transaction = self.is_transactional
 
@@ -395,6 +402,12 @@ class ChannelState(Settler):
     def end_transaction(self, is_rolled_back: bool) -> None:
         """Record the server's answer to tx.commit or tx.rollback."""
         self.rolled_back, self.uncommitted = self.uncommitted if is_rolled_back else [], []
+        self.is_requeued = False
+
+    def end_requeue(self) -> None:
+        """Record that the broker will redeliver what was rolled back."""
+        self.uncommitted = []
+        self.is_requeued = True
 
     def on_close(self, close: spec.ChannelClose) -> None:
         """Handle the server's close: final, unless recovery is restoring the channel and opens it again."""

@@ -120,5 +120,10 @@ class EngineConsumer:
         self.is_subscribed = False  # basic.consume was sent on the present link
         self.prefetch = (0, 0)  # count and size in effect when this consumer was added
 
+    @property
+    def has_stream_arguments(self) -> bool:
+        """Whether it reads a stream, which cannot requeue. A consumer without such arguments may read one, too."""
+        return any(name.startswith("x-stream-") for name in self.arguments)
+
     def __repr__(self) -> str:
         return f"<consumer {self.tag!r} of queue {self.queue!r}>"
