@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.client.behaviour.faces import PATIENCE
+from tests.client.conftest import Namer
 from tests.support.breaker import Breaker
 from tests.support.waiting import wait_until
 from warrenmq import client
@@ -62,6 +63,30 @@ def test_what_is_not_settled_goes_back_at_the_end(face: Any, connection: Any, ch
         puller.pull(2, timeout=PATIENCE).nack_all(requeue=False)
         puller.pull(3, timeout=PATIENCE)
     wait_until(lambda: count_of(channel, kept) == 7, "the rest is back")
+
+
+def test_batch_is_acked_in_a_transaction_or_redelivered(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str
+) -> None:
+    target = name("target")
+    channel.queue_declare(target)
+    bodies = publish(channel, kept, range(4))
+    with make(face, "PullConsumer", connection, kept, prefetch=4) as puller:
+        wait_until(lambda: count_of(channel, kept) == 0, "all are in hand")
+        batch = puller.pull(4, timeout=PATIENCE)
+        with pytest.raises(KeyError), puller.transaction(batch) as transacted:
+            transacted.publish("", target, b"none")
+            raise KeyError
+        seen: list[bytes] = []
+        while len(seen) < 4:
+            batch = puller.pull(4, timeout=PATIENCE)
+            assert all(each.redelivered for each in batch)
+            with puller.transaction(batch) as transacted:
+                for each in batch:
+                    transacted.publish("", target, each.body)
+            seen += [each.body for each in batch]
+    assert seen == bodies
+    assert (count_of(channel, kept), count_of(channel, target)) == (0, 4)
 
 
 def test_prefetch_bounds_what_is_in_hand(face: Any, connection: Any, channel: Any, kept: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from warrenmq.client.errors import ClientError, CloseReason, ConsumerCancelled, 
 if TYPE_CHECKING:
     from warrenmq.client.aio.channel import Channel
     from warrenmq.client.aio.connection import Connection
+    from warrenmq.client.aio.transaction import Transaction
     from warrenmq.client.delivery import Delivery
 
 
@@ -82,6 +84,15 @@ class PullConsumer:
             if not batch and self._buffer.failure is not None:
                 raise self._buffer.failure
             return batch
+
+    def transaction(self, batch: Iterable[Delivery], *, redeliver: bool = True) -> Transaction:
+        """Return a transaction block (`async with`) that acks the batch; see Channel.transaction.
+
+        What the block publishes, on the channel that it returns, is there exactly if the batch is acked.
+        """
+        if self._channel is None:
+            raise Misuse("nothing was pulled yet")
+        return self._channel.transaction(*batch, redeliver=redeliver)
 
     async def close(self) -> None:
         """Stop consuming; the broker requeues what is not settled."""

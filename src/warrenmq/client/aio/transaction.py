@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from warrenmq.client.errors import ChannelClosed, ClientError, ConnectionLost, Misuse
 
@@ -60,7 +60,8 @@ class Transaction:
         self._deliveries = deliveries
         self._redeliver = redeliver
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Any:
+        """Return the channel."""
         if self._channel.transaction_open:
             raise Misuse("a transaction is open on this channel: AMQP has no transaction inside another")
         self._channel.transaction_open = True
@@ -74,6 +75,7 @@ class Transaction:
         except ClientError as error:
             await self.__aexit__(type(error), error, None)
             raise
+        return self._channel
 
     def _ack_deliveries(self) -> None:
         for each in self._deliveries:

@@ -5,6 +5,7 @@ Written by tools/unasync.py from aio/pull.py: change that, then run it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from warrenmq.client.errors import ClientError, CloseReason, ConsumerCancelled, 
 if TYPE_CHECKING:
     from warrenmq.client.blocking.channel import Channel
     from warrenmq.client.blocking.connection import Connection
+    from warrenmq.client.blocking.transaction import Transaction
     from warrenmq.client.delivery import Delivery
 
 
@@ -82,6 +84,15 @@ class PullConsumer:
             if not batch and self._buffer.failure is not None:
                 raise self._buffer.failure
             return batch
+
+    def transaction(self, batch: Iterable[Delivery], *, redeliver: bool = True) -> Transaction:
+        """Return a transaction block (`with`) that acks the batch; see Channel.transaction.
+
+        What the block publishes, on the channel that it returns, is there exactly if the batch is acked.
+        """
+        if self._channel is None:
+            raise Misuse("nothing was pulled yet")
+        return self._channel.transaction(*batch, redeliver=redeliver)
 
     def close(self) -> None:
         """Stop consuming; the broker requeues what is not settled."""
