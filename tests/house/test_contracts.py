@@ -33,7 +33,7 @@ MAY_SLEEP = (
 )
 
 # Who makes HTTP requests. management/ serves HTTP (a contract in pyproject.toml).
-HTTP_CLIENTS = {"cli/http.py", "pipeline/source/broker.py", "tracing/export_otlp.py"}
+HTTP_CLIENTS = {"client/http.py", "pipeline/source/broker.py", "tracing/export_otlp.py"}
 
 
 def name_of(path: Path) -> str:

@@ -14,6 +14,7 @@ b'hello'
 This is the blocking face; `warrenmq.client.aio` has the same names for asyncio.
 """
 
+from warrenmq.client.biography import Biography, trace
 from warrenmq.client.blocking.channel import Channel
 from warrenmq.client.blocking.connection import Connection, connect
 from warrenmq.client.blocking.consumer import Consumer
@@ -54,6 +55,7 @@ from warrenmq.client.errors import (
 )
 from warrenmq.client.factory import ConnectionFactory, Recovery
 from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer
+from warrenmq.client.http import RequestFailed
 from warrenmq.client.metrics import CountingMetrics, MetricsCollector
 from warrenmq.client.pending_calls import RpcTimeout
 from warrenmq.client.sending import OutgoingMessage, Retry, SendFailed, SendResult
@@ -63,6 +65,7 @@ from warrenmq.protocol.properties import BasicProperties as Properties
 __all__ = [
     "AccessRefused",
     "AuthenticationFailed",
+    "Biography",
     "CallTimedOut",
     "Channel",
     "ChannelClosed",
@@ -101,6 +104,7 @@ __all__ = [
     "RecoveryEvent",
     "Reject",
     "Reply",
+    "RequestFailed",
     "Requeue",
     "ResourceLocked",
     "Retry",
@@ -118,4 +122,5 @@ __all__ = [
     "connect",
     "consumer",
     "run",
+    "trace",
 ]

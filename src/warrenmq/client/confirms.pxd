@@ -34,6 +34,7 @@ cdef class Unconfirmed:
     cpdef bint has_one(self)
     @cython.locals(number="unsigned long long", confirmation=Confirmation)
     cpdef Confirmation add(self, tuple message)
+    cpdef skip(self)
     @cython.locals(confirmation=Confirmation, each="unsigned long long")
     cpdef Py_ssize_t settle(self, unsigned long long number, bint multiple, bint is_ack, list to_wake) except -1
     cdef _lift_barriers(self, list to_wake)

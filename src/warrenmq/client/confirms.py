@@ -177,6 +177,10 @@ class Unconfirmed:
         self._pending[number] = confirmation
         return confirmation
 
+    def skip(self) -> None:
+        """Use up the next number for a publish whose confirm is ignored."""
+        self._next += 1
+
     def settle(self, number: int, multiple: bool, is_ack: bool, to_wake: list[Confirmation]) -> int:
         """Handle an ack or nack of one publish, or of all up to it; return the number of publishes."""
         pending = self._pending

@@ -9,6 +9,7 @@ Compiled when the package is built (delivery.pxd).
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.client.errors import MalformedMessage
+from warrenmq.client.notes import CAPABILITY, encode_note, names_of
 from warrenmq.protocol.errors import MalformedProperties
 from warrenmq.protocol.properties import BasicProperties, decode
 
@@ -40,6 +41,13 @@ class Settler:
     def is_rolled_back(self, tag: int) -> bool:
         """Whether the ack or reject of the tag was rolled back."""
         return False
+
+    def note(self, tag: int, text: bytes, names: BasicProperties | None) -> bool:
+        """Publish a note about this delivery or, if it is settled or stale, about the message with these names.
+
+        Return False, without sending anything, if it has none.
+        """
+        raise NotImplementedError
 
     def facade(self) -> Any:
         """Return the channel as users see it."""
@@ -140,6 +148,22 @@ class Delivery:
         was_sent = self._settler.reject(self.delivery_tag, requeue)
         self._is_settled = True
         return was_sent
+
+    def note(self, text: str) -> bool:
+        """Add a line of at most 1,000 bytes to the biography of the message, which `warren trace` shows.
+
+        Return False, without sending anything, if the broker keeps no notes. After the message is settled, or its
+        connection was lost, the note needs its header `x-message-uid` or its message_id: False without them.
+        """
+        body = encode_note(text)
+        if not self.channel.connection.has_capability(CAPABILITY):
+            return False
+        is_over = self.is_settled or (self.consumer is not None and self.consumer.auto_ack)
+        return self._settler.note(0 if is_over else self.delivery_tag, body, names_of(self))
+
+    def removed_by_broker(self) -> None:
+        """Record that the broker sent it with auto_ack."""
+        self._is_settled = True
 
     def is_of(self, settler: Settler) -> bool:
         """Whether this channel received it."""

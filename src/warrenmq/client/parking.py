@@ -50,7 +50,7 @@ def parked_properties(handler: Handler, delivery: Delivery, error: Exception, at
     headers |= {name: value for name, value in replaced.items() if value is not None}
     headers |= {
         "x-exception-type": _name_of(type(error)),
-        "x-exception-message": text_of(error),
+        "x-exception-message": _text_of(error),
         "x-exception-traceback": _traceback_of(error),
         "x-failed-at": datetime.now(UTC),
         "x-attempts": attempts,
@@ -81,7 +81,7 @@ def log_parked(handler: Handler, delivery: Delivery, error: Exception) -> None:
         handler.queue,
         handler.dead_queue,
         handler.name,
-        text_of(error),
+        _text_of(error),
     )
 
 
@@ -115,11 +115,16 @@ def _id_of(delivery: Delivery) -> str:
     return repr(delivery) if message_id is None else repr(message_id)
 
 
+def describe_error(error: Exception) -> str:
+    """Return the class and the text of the exception."""
+    return f"{_name_of(type(error))}: {_text_of(error)}"
+
+
 def _name_of(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def text_of(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     """Return the text of the exception, valid as UTF-8."""
     try:
         text = str(error)

@@ -24,6 +24,9 @@ NOBODY: Any = None
 LOST = CloseReason("network", 0, "cut", is_final=False)
 
 
+NAMES = BasicProperties(message_id="m-1")
+
+
 class Consumer:
     """As much of a consumer as a state asks for."""
 
@@ -338,3 +341,62 @@ def test_confirm_listeners_receive_client_tags() -> None:
     connection.state.publish("", "key", b"x")
     server.say(1, spec.BasicAck(1, False))
     assert server.listener.confirm_notifications == [(connection.state, 2, False, True)]
+
+
+# -- notes
+
+
+def test_note_names_the_delivery_by_its_tag_on_this_link() -> None:
+    connection = Connection()
+    connection.consume()
+    connection.server.deliver(connection.state, 1)
+    connection.lose()
+    server = connection.connect()
+    server.deliver(connection.state, 1)
+    first, second = connection.tags()
+    assert connection.state.note(second, b"about the second", None)
+    assert server.said() == [b"about the second"]
+    assert not connection.state.note(first, b"its link is lost", None)
+    assert connection.state.note(first, b"its message has an id", NAMES)
+    assert server.said() == [b"its message has an id"]
+
+
+def test_note_on_a_delivery_that_a_multiple_ack_covers_needs_an_id() -> None:
+    connection = Connection()
+    connection.consume()
+    for tag in (1, 2, 3):
+        connection.server.deliver(connection.state, tag)
+    connection.state.ack(2, multiple=True)
+    connection.server.said()
+    assert [connection.state.note(tag, b"note", None) for tag in (1, 2, 3)] == [False, False, True]
+    connection.state.ack(0, multiple=True)
+    assert not connection.state.note(3, b"note", None)
+
+
+def test_note_is_not_sent_again_and_its_confirm_is_ignored() -> None:
+    connection = Connection(resends_unconfirmed=True)
+    connection.confirm()
+    first = connection.state.publish("", "q", b"first")
+    assert connection.state.note(1, b"note", None)
+    second = connection.state.publish("", "q", b"second")
+    connection.lose()
+    server = connection.connect()
+    server.said()
+    server.say(1, spec.BasicAck(2, True))
+    assert first is not None
+    assert second is not None
+    assert first.done()
+    assert second.done()
+
+
+def test_note_while_the_connection_is_lost_is_not_sent() -> None:
+    connection = Connection()
+    connection.lose()
+    assert not connection.state.note(1, b"note", NAMES)
+
+
+def test_note_between_two_transactions_is_misuse() -> None:
+    connection = Connection()
+    connection.state.set_outside_transaction(True)
+    with pytest.raises(Misuse):
+        connection.state.note(1, b"note", NAMES)

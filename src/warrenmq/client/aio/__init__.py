@@ -24,6 +24,8 @@ from warrenmq.client.aio.pull import PullConsumer
 from warrenmq.client.aio.rpc import RpcClient
 from warrenmq.client.aio.service import Service, run
 from warrenmq.client.aio.topic import Topic, TopicConsumer
+from warrenmq.client.biography import Biography
+from warrenmq.client.biography import trace_async as trace
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.delivery_batch import DeliveryBatch
@@ -56,6 +58,7 @@ from warrenmq.client.errors import (
 )
 from warrenmq.client.factory import ConnectionFactory, Recovery
 from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer
+from warrenmq.client.http import RequestFailed
 from warrenmq.client.metrics import CountingMetrics, MetricsCollector
 from warrenmq.client.pending_calls import RpcTimeout
 from warrenmq.client.sending import OutgoingMessage, Retry, SendFailed, SendResult
@@ -65,6 +68,7 @@ from warrenmq.protocol.properties import BasicProperties as Properties
 __all__ = [
     "AccessRefused",
     "AuthenticationFailed",
+    "Biography",
     "CallTimedOut",
     "Channel",
     "ChannelClosed",
@@ -103,6 +107,7 @@ __all__ = [
     "RecoveryEvent",
     "Reject",
     "Reply",
+    "RequestFailed",
     "Requeue",
     "ResourceLocked",
     "Retry",
@@ -120,4 +125,5 @@ __all__ = [
     "connect",
     "consumer",
     "run",
+    "trace",
 ]

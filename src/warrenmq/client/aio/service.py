@@ -33,8 +33,11 @@ from warrenmq.client.handling import (
     settle,
     verdict_after,
 )
-from warrenmq.client.parking import attempts_of, log_not_parked, log_parked, parked_properties
+from warrenmq.client.notes import CAPABILITY as NOTES
+from warrenmq.client.notes import shorten_note
+from warrenmq.client.parking import attempts_of, describe_error, log_not_parked, log_parked, parked_properties
 from warrenmq.client.sending import Retry, SendFailed
+from warrenmq.protocol import spec
 
 if TYPE_CHECKING:
     from warrenmq.client.aio.channel import Channel
@@ -110,6 +113,7 @@ class Service:
         self._failure: Exception | None = None
         self._parker: SyncProducer | None = None
         self._parking_pauses = self._retry.pauses()
+        self.notes_errors = True  # until the broker refuses one
 
     # -- start and stop ----------------------------------------------------------------------------------------------
 
@@ -211,6 +215,7 @@ class Service:
     ) -> None:
         handler, attempts = subscription.handler, attempts_of(delivery) + pauses.attempt
         verdict = verdict_after(handler, delivery, error, attempts)
+        await self._note(handler, delivery, error, attempts)
         if verdict == "retry":
             if not is_retried_by_broker(delivery):
                 subscription.retry(delivery, pauses)
@@ -219,6 +224,17 @@ class Service:
         if verdict == "park":
             verdict = await self._park(handler, delivery, error, attempts)
         await self._settle(handler, delivery, verdict)
+
+    async def _note(self, handler: Handler, delivery: Delivery, error: Exception, attempts: int) -> None:
+        """Write the error into the biography of the message, where the broker keeps notes."""
+        if not self.notes_errors or not delivery.channel.connection.has_capability(NOTES):
+            return
+        text = f"{handler.name} failed, attempt {attempts} of {handler.retry.retries + 1}: {describe_error(error)}"
+        try:
+            async with self._transaction_of(delivery):
+                delivery.note(shorten_note(text))
+        except ClientError as failure:
+            _log.info("the error was not noted: %s", failure)
 
     async def _reply(self, delivery: Delivery, result: Any) -> None:
         reply = reply_for(delivery, result)
@@ -448,6 +464,8 @@ class _Subscription:
 
     def _channel_closed(self, channel: Channel, reason: CloseReason) -> None:
         if channel is self._channel and reason.is_final and reason.by == "server":
+            if reason.reply_code == spec.ACCESS_REFUSED:
+                self._service.notes_errors = False  # the user may not publish to the default exchange
             self._end()
 
     def _end(self) -> None:

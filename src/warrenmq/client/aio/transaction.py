@@ -67,25 +67,26 @@ class Transaction:
         self._channel.transaction_open = True
         try:
             await self._channel.tx_select()
+            for each in self._deliveries:
+                if each.is_stale:
+                    raise ConnectionLost(f"the connection of {each!r} was lost: the broker redelivers it")
         except BaseException:
             self._channel.transaction_open = False
             raise
-        try:
-            self._ack_deliveries()
-        except ClientError as error:
-            await self.__aexit__(type(error), error, None)
-            raise
         return self._channel
-
-    def _ack_deliveries(self) -> None:
-        for each in self._deliveries:
-            if not each.is_settled and not each.ack():
-                raise ConnectionLost(f"the connection of {each!r} was lost: the broker redelivers it")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._channel.transaction_open = False
+        try:
+            for each in self._deliveries:
+                if not each.is_settled:
+                    each.ack()  # also to be rolled back, which requeues what was settled
+        except ClientError:
+            if error is None:
+                raise
+        finally:
+            self._channel.transaction_open = False
         if error is None:
             await self._channel.tx_commit()
             return

@@ -7,7 +7,6 @@ them. A call during a recovery waits for its end. The half that any thread may u
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from warrenmq.client.engine.connection import EngineConnection
 
 __all__ = ["EngineChannel", "QueueState"]
-
-log = logging.getLogger("warrenmq.client")
 
 
 class ChannelPhase(Enum):
@@ -194,6 +191,8 @@ class EngineChannel(TopologyCalls):
         late = None if auto_ack else self._requeue_late
         asking = self._ask_when_ready(method, spec.BasicGetOk, spec.BasicGetEmpty, on_late_reply=late)
         reply = await self.engine.with_deadline(timeout, method.name, asking)
+        if auto_ack and isinstance(reply, Delivery):
+            reply.removed_by_broker()
         return reply if isinstance(reply, Delivery) else None
 
     def _requeue_late(self, reply: object) -> None:
@@ -402,8 +401,7 @@ class EngineChannel(TopologyCalls):
         self.state.lost_transaction = False
         consumers = self.state.consumers.values()
         for each in consumers:
-            if each.auto_ack:
-                log.warning("rolled back, but messages sent to %r are not redelivered: it has auto_ack", each)
+            each.warn_of_rollback()
         if not requeue or any(each.has_stream_arguments for each in consumers):
             return
         for tag, multiple in self.state.rolled_back:

@@ -58,6 +58,7 @@ cdef class ChannelState(Settler):
     cdef readonly list uncommitted
     cdef readonly list rolled_back
     cdef readonly bint is_requeued
+    cdef readonly unsigned long long settled_up_to
     cdef readonly Unconfirmed ledger
     cdef readonly list offline_publishes
     cdef readonly unsigned long long tag_offset

@@ -42,6 +42,9 @@ _MESSAGE_OVERHEAD = 256
 _NOT_CONFIRMED = make_unconfirmed()
 _PLAIN = BasicProperties()
 
+_NOTES = "warren.notes"  # a routing key of the default exchange
+_DELIVERY_TAG = "x-delivery-tag"
+
 _OUTSIDE_TRANSACTION = (
     "this channel is transactional: publish and settle inside `channel.transaction()`, or use another channel"
 )
@@ -156,6 +159,7 @@ class ChannelState(Settler):
         "offline_publishes",
         "protocol",
         "rolled_back",
+        "settled_up_to",
         "shared",
         "tag_offset",
         "uncommitted",
@@ -176,6 +180,7 @@ class ChannelState(Settler):
         self.uncommitted: list[tuple[int, bool]] = []  # (tag, multiple) settled by the open transaction
         self.rolled_back: list[tuple[int, bool]] = []  # the same for the last one, if rolled back
         self.is_requeued = False  # those: the broker redelivers them
+        self.settled_up_to = 0  # the last tag that was settled with `multiple`
         self.lost_transaction = False  # a transaction may have been open when the link was lost
         self.has_confirm_listeners = False
         self.ledger = Unconfirmed(waits)
@@ -249,6 +254,29 @@ class ChannelState(Settler):
     def reject(self, tag: int, requeue: bool = True) -> bool:
         return self._settle(_REJECT, tag, False, requeue)
 
+    def note(self, tag: int, text: bytes, names: BasicProperties | None) -> bool:
+        """Publish a note about the delivery, if its tag is still valid, or the message with these names.
+
+        Its confirm is ignored, and it is not sent again: on another link the tag means another message.
+        """
+        shared = self.shared
+        with shared.lock:
+            if not self.is_publishing or self.protocol is None:
+                self._require_usable()
+                return False
+            if tag > self.tag_offset and tag > self.settled_up_to:
+                names = BasicProperties(headers={_DELIVERY_TAG: tag - self.tag_offset})
+            if names is None:
+                return False
+            self.protocol.publish(self.number, "", _NOTES, text, names)
+            if self.is_confirming:
+                self.ledger.skip()
+            must_schedule = not shared.is_flush_scheduled
+            shared.is_flush_scheduled = True
+        if must_schedule:
+            shared.schedule_flush()
+        return True
+
     def requeue(self, tag: int, multiple: bool = False) -> bool:
         """Return a delivery that the user will not settle, also outside a transaction; EngineChannel commits it."""
         return self._settle(_REQUEUE, tag, multiple, True)
@@ -303,6 +331,8 @@ class ChannelState(Settler):
                 protocol.nack(self.number, wire_tag, True, requeue)
             else:
                 protocol.reject(self.number, wire_tag, requeue)
+            if multiple:
+                self.settled_up_to = max(self.settled_up_to, tag or self.last_client_tag)
             if self.is_transactional:
                 self.uncommitted.append((tag, multiple))
             if not shared.is_flush_scheduled:

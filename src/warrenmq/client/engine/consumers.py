@@ -9,6 +9,7 @@ Owned by the connection's loop, except where a docstring says "any thread".
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from warrenmq.client.engine.channel import EngineChannel
     from warrenmq.client.engine.channel_state import DeliveryBuffer
     from warrenmq.client.errors import ClientError
+
+
+_log = logging.getLogger("warrenmq.client")
 
 
 class Notification:
@@ -124,6 +128,10 @@ class EngineConsumer:
     def has_stream_arguments(self) -> bool:
         """Whether it reads a stream, which cannot requeue. A consumer without such arguments may read one, too."""
         return any(name.startswith("x-stream-") for name in self.arguments)
+
+    def warn_of_rollback(self) -> None:
+        if self.auto_ack:
+            _log.warning("rolled back, but messages sent to %r are not redelivered: it has auto_ack", self)
 
     def __repr__(self) -> str:
         return f"<consumer {self.tag!r} of queue {self.queue!r}>"
