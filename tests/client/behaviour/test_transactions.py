@@ -272,6 +272,24 @@ def test_block_that_was_rolled_back_leaves_the_channel_transactional(channel: An
     assert count(other, queue) == 0
 
 
+def test_rolled_back_ack_stays_undone_after_other_transactions(channel: Any, other: Any, queue: str) -> None:
+    for body in (b"a", b"b"):
+        other.publish("", queue, body)
+    wait_until(lambda: count(other, queue) == 2)
+    first, second = (channel.get(queue) for _ in range(2))
+    for delivery in (first, second):
+        with pytest.raises(KeyError), channel.transaction(redeliver=False):
+            delivery.ack()
+            raise KeyError
+    with channel.transaction():
+        second.ack()
+    assert (first.is_settled, second.is_settled) == (False, True)
+    with channel.transaction(first):
+        pass
+    channel.close()
+    assert count(other, queue) == 0
+
+
 def test_transactions_by_hand_are_the_users_own(channel: Any, other: Any, queue: str) -> None:
     channel.tx_select()
     with channel.transaction():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,6 @@ from warrenmq.client.notes import CAPABILITY
 from .making import make
 
 pytestmark = own_broker_only
-ID = "order/17"
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,12 @@ def noting(channel: Any) -> Any:
     return channel
 
 
+@pytest.fixture
+def message_id() -> str:
+    """An id that is escaped in a URL."""
+    return f"order/{uuid.uuid4().hex}"
+
+
 def trace(face: Any, message_id: str, url: str) -> client.Biography:
     found = client.trace(message_id, url) if face.name == "blocking" else asyncio.run(aio.trace(message_id, url))
     assert isinstance(found, client.Biography)
@@ -78,18 +84,18 @@ def notes_of(face: Any, url: str, message_id: str, count: int) -> list[Any]:
 # -- the biography
 
 
-def test_trace_returns_what_happened_to_a_message(face: Any, channel: Any, http_url: str) -> None:
-    publish(channel, ID).ack()
+def test_trace_returns_what_happened_to_a_message(face: Any, channel: Any, http_url: str, message_id: str) -> None:
+    publish(channel, message_id).ack()
 
     def is_acked() -> bool:
         try:
-            return trace(face, ID, http_url).events[-1]["kind"] == "acked"
+            return trace(face, message_id, http_url).events[-1]["kind"] == "acked"
         except client.RequestFailed:
             return False
 
     wait_until(is_acked, "the event log has the ack")
-    found = trace(face, ID, http_url)
-    assert (found.message_id, found.is_complete, found.is_truncated) == (ID, True, False)
+    found = trace(face, message_id, http_url)
+    assert (found.message_id, found.is_complete, found.is_truncated) == (message_id, True, False)
     assert [event["kind"] for event in found.events] == ["published", "routed", "enqueued", "delivered", "acked"]
     assert [leg["queue"] for leg in found.legs] == ["orders"]
     assert trace(face, found.uid, http_url) == found
@@ -101,17 +107,19 @@ def test_trace_of_an_unknown_message_says_so(face: Any, http_url: str) -> None:
     assert failed.value.status == 404
 
 
-def test_trace_with_a_wrong_password_says_so(face: Any, http_url: str) -> None:
+def test_trace_with_a_wrong_password_says_so(face: Any, http_url: str, message_id: str) -> None:
     with pytest.raises(client.RequestFailed) as failed:
-        trace(face, ID, http_url.replace("guest:guest", "guest:wrong"))
+        trace(face, message_id, http_url.replace("guest:guest", "guest:wrong"))
     assert failed.value.status == 401
 
 
-def test_trace_of_a_port_that_is_closed_or_not_http_says_so(face: Any, traced: warrenmq.Broker) -> None:
+def test_trace_of_a_port_that_is_closed_or_not_http_says_so(
+    face: Any, traced: warrenmq.Broker, message_id: str
+) -> None:
     with pytest.raises(client.RequestFailed, match="cannot reach a broker at http://127"):
-        trace(face, ID, f"http://127.0.0.1:{free_port()}")
+        trace(face, message_id, f"http://127.0.0.1:{free_port()}")
     with pytest.raises(client.RequestFailed, match="not an HTTP URL; use one such as"):
-        trace(face, ID, traced.url)
+        trace(face, message_id, traced.url)
     with pytest.raises(client.Misuse):
         trace(face, "", traced.http_url)
 
@@ -119,22 +127,22 @@ def test_trace_of_a_port_that_is_closed_or_not_http_says_so(face: Any, traced: w
 # -- notes
 
 
-def test_note_is_in_the_biography(face: Any, noting: Any, http_url: str) -> None:
-    delivery = publish(noting, "note-1")
+def test_note_is_in_the_biography(face: Any, noting: Any, http_url: str, message_id: str) -> None:
+    delivery = publish(noting, message_id)
     assert delivery.note("charged the card: 5 €")
     delivery.ack()
-    (note,) = notes_of(face, http_url, "note-1", 1)
+    (note,) = notes_of(face, http_url, message_id, 1)
     assert note["note"] == "charged the card: 5 €"
 
 
-def test_note_after_the_ack_needs_an_id(face: Any, noting: Any, http_url: str) -> None:
+def test_note_after_the_ack_needs_an_id(face: Any, noting: Any, http_url: str, message_id: str) -> None:
     anonymous = publish(noting, None)
     anonymous.ack()
     assert not anonymous.note("nobody knows what about")
-    delivery = publish(noting, "note-2")
+    delivery = publish(noting, message_id)
     delivery.ack()
     assert delivery.note("sent the mail")
-    assert notes_of(face, http_url, "note-2", 1)[0]["note"] == "sent the mail"
+    assert notes_of(face, http_url, message_id, 1)[0]["note"] == "sent the mail"
     assert noting.is_open
 
 
@@ -148,8 +156,8 @@ def test_note_on_what_was_acked_with_others_or_by_the_broker_closes_no_channel(f
     noting.queue_declare("orders", passive=True)
 
 
-def test_notes_disturb_no_confirms(face: Any, noting: Any, http_url: str) -> None:
-    delivery = publish(noting, "note-3")
+def test_notes_disturb_no_confirms(face: Any, noting: Any, http_url: str, message_id: str) -> None:
+    delivery = publish(noting, message_id)
     noting.confirm_select()
     confirmations = []
     for number in range(3):
@@ -158,27 +166,27 @@ def test_notes_disturb_no_confirms(face: Any, noting: Any, http_url: str) -> Non
     for each in confirmations:
         each.result(30)
     noting.wait_for_confirms()
-    notes = notes_of(face, http_url, "note-3", 3)
+    notes = notes_of(face, http_url, message_id, 3)
     assert [each["note"] for each in notes] == ["line 0", "line 1", "line 2"]
 
 
-def test_note_in_a_transaction_is_kept_if_it_commits(face: Any, noting: Any, http_url: str) -> None:
-    delivery = publish(noting, "note-4")
+def test_note_in_a_transaction_is_kept_if_it_commits(face: Any, noting: Any, http_url: str, message_id: str) -> None:
+    delivery = publish(noting, message_id)
     with pytest.raises(KeyError), noting.transaction(redeliver=False):
         delivery.note("rolled back")
         raise KeyError
     with noting.transaction(delivery):
         delivery.note("committed")
-    assert [each["note"] for each in notes_of(face, http_url, "note-4", 1)] == ["committed"]
+    assert [each["note"] for each in notes_of(face, http_url, message_id, 1)] == ["committed"]
 
 
-def test_error_of_a_handler_is_a_note(face: Any, noting: Any, http_url: str) -> None:
+def test_error_of_a_handler_is_a_note(face: Any, noting: Any, http_url: str, message_id: str) -> None:
     def charge(delivery: Any) -> None:
         raise ValueError("the card has expired" * 100)
 
     with make(face, "Service", noting.connection, client.consumer("orders", retries=1, interval=0.01)(charge)):
-        noting.publish("", "orders", b"x", client.Properties(message_id="note-5"))
-        notes = notes_of(face, http_url, "note-5", 2)
+        noting.publish("", "orders", b"x", client.Properties(message_id=message_id))
+        notes = notes_of(face, http_url, message_id, 2)
     assert "charge failed, attempt 1 of 2: ValueError: the card has expired" in notes[0]["note"]
     assert "attempt 2 of 2" in notes[1]["note"]
     assert len(notes[0]["note"]) == 1000

@@ -178,7 +178,7 @@ class ChannelState(Settler):
         self.is_confirming = False
         self.is_transactional = False
         self.uncommitted: list[tuple[int, bool]] = []  # (tag, multiple) settled by the open transaction
-        self.rolled_back: list[tuple[int, bool]] = []  # the same for the last one, if rolled back
+        self.rolled_back: list[tuple[int, bool]] = []  # the same, rolled back and not settled since
         self.is_requeued = False  # those: the broker redelivers them
         self.settled_up_to = 0  # the last tag that was settled with `multiple`
         self.lost_transaction = False  # a transaction may have been open when the link was lost
@@ -431,7 +431,13 @@ class ChannelState(Settler):
 
     def end_transaction(self, is_rolled_back: bool) -> None:
         """Record the server's answer to tx.commit or tx.rollback."""
-        self.rolled_back, self.uncommitted = self.uncommitted if is_rolled_back else [], []
+        settled, self.uncommitted = self.uncommitted, []
+        if self.is_requeued:
+            self.rolled_back = []
+        elif self.rolled_back:
+            self.rolled_back = [each for each in self.rolled_back if not each[1] and not _covers(settled, each[0])]
+        if is_rolled_back:
+            self.rolled_back = self.rolled_back + settled
         self.is_requeued = False
 
     def end_requeue(self) -> None:
