@@ -44,7 +44,10 @@ class Reject(Exception):
 
 
 class Requeue(Exception):
-    """Raise it in a handler to requeue the message, at once and for any consumer. It counts as an attempt."""
+    """Raise it in a handler to requeue the message, for any consumer.
+
+    It returns at once or, where the broker makes the retries, after a pause, and counts as an attempt.
+    """
 
 
 @dataclass(frozen=True, slots=True)

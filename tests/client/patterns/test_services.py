@@ -66,13 +66,15 @@ def test_handler_decides_by_exception(
         service.stop()
         raise error
 
-    service = make(face, "Service", connection, client.consumer(kept, prefetch=1)(handler_of(face, decide)))
+    service = make(
+        face, "Service", connection, client.consumer(kept, prefetch=1, interval=0.01)(handler_of(face, decide))
+    )
     with service:
         channel.publish("", kept, b"message")
         assert seen.next() is False
         if left:
             assert seen.next() is True
-    assert count_of(channel, kept) == left
+    wait_until(lambda: count_of(channel, kept) == left, "it is in its queue, or not")
 
 
 def test_handler_may_settle_by_itself(face: Any, connection: Any, channel: Any, kept: str) -> None:

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.client.aio.commands import Commands, stopped_by_signals
 from warrenmq.client.aio.primitives import Condition, Task, call_user, join, start
 from warrenmq.client.aio.producer import SyncProducer
-from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, ConnectionFailed, Misuse, Unroutable
+from warrenmq.client.errors import (
+    ClientError,
+    CloseReason,
+    ConnectionClosed,
+    ConnectionFailed,
+    Misuse,
+    PreconditionFailed,
+    Unroutable,
+)
 from warrenmq.client.factory import ConnectionFactory, waiting_factory
 from warrenmq.client.handling import (
     CONSUMER_RETRY,
@@ -390,6 +398,7 @@ class _Subscription:
         self._tag = ""
         self._attempt = 0
         self._pauses: dict[Delivery, Backoff] = {}  # of deliveries that are handed out again
+        self._retry_arguments = handler.retry_arguments()
 
     async def begin(self, connection: Connection) -> None:
         """Consume, on the previous channel if it is still open: running handlers settle on it."""
@@ -403,9 +412,12 @@ class _Subscription:
         self.is_active = True
         try:
             await self._consume(channel, partial(self._cancelled, self._attempt))
-        except BaseException:
+        except BaseException as error:
             self.is_active = False
-            raise
+            if not isinstance(error, PreconditionFailed) or not self._retry_arguments:
+                raise
+            self._retry_arguments = {}  # the broker makes no retries for this queue: it may be a stream
+            await self.begin(connection)
 
     async def _consume(self, channel: Channel, on_cancel: Callable[[object], None]) -> None:
         handler = self.handler
@@ -424,9 +436,9 @@ class _Subscription:
 
     def _arguments_on(self, channel: Channel) -> dict[str, Any]:
         """Return the arguments of basic.consume, with those that have the broker make the retries."""
-        handler = self.handler
-        retry = handler.retry_arguments() if channel.connection.has_capability(CONSUMER_RETRY) else {}
-        return retry | dict(handler.arguments or {})
+        if not channel.connection.has_capability(CONSUMER_RETRY):
+            self._retry_arguments = {}
+        return self._retry_arguments | dict(self.handler.arguments or {})
 
     async def cancel(self) -> None:
         channel = self._channel
@@ -440,6 +452,9 @@ class _Subscription:
         channel, self._channel = self._channel, None
         if channel is not None and channel.is_open:
             try:
+                if self._retry_arguments and channel.connection.is_open:
+                    # Unhandled messages return at once; when a channel is closed they count as failed.
+                    await channel.recover(timeout=channel.connection.factory.close_timeout)
                 await channel.close()
             except ClientError as error:
                 _log.info("a channel of %r was not closed: %s", self.handler.queue, error)
