@@ -88,6 +88,7 @@ class ConnectionOptions(TypedDict, total=False):
     exception_handler: ExceptionHandler | None
     metrics: MetricsCollector | None
     tracing: Tracing | bool | None
+    strict_keys: bool
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -117,7 +118,9 @@ class ConnectionFactory:
     - `output_limit`: publishing waits while more bytes than this are unwritten; `work_limit`: reading waits while more
       deliveries than this are unhandled; `max_body_size`: the largest body accepted from the server;
     - `exception_handler(context, error, source)`: called with what callbacks raise (default: log it); `metrics`: a
-      MetricsCollector; `tracing`: True or a Tracing, for OpenTelemetry (the extra `warrenmq[otel]`).
+      MetricsCollector; `tracing`: True or a Tracing, for OpenTelemetry (the extra `warrenmq[otel]`);
+    - `strict_keys`: refuse routing and binding keys with other characters than letters, digits, `_` and `.`, and
+      wildcards inside words or beside `#`. AMQP allows any key.
     """
 
     addresses: tuple[Address, ...] = (("localhost", PORT),)
@@ -144,6 +147,7 @@ class ConnectionFactory:
     exception_handler: ExceptionHandler | None = None
     metrics: MetricsCollector | None = None
     tracing: Tracing | None = None
+    strict_keys: bool = False
 
     def __init__(self, url: str | Iterable[str] | None = None, **options: Unpack[ConnectionOptions]) -> None:
         values = _defaults()
@@ -373,6 +377,8 @@ def _check_choices(factory: ConnectionFactory) -> None:
         raise Misuse(f"mechanism must be one of {', '.join(MECHANISMS)}, not {factory.mechanism!r}")
     if factory.unconfirmed not in ("fail", "resend"):
         raise Misuse(f"unconfirmed must be 'fail' or 'resend', not {factory.unconfirmed!r}")
+    if not isinstance(factory.strict_keys, bool):
+        raise Misuse(f"strict_keys must be True or False, not {factory.strict_keys!r}")
     if not isinstance(factory.recovery, Recovery):
         raise Misuse("recovery must be a Recovery, True or False")
     if not isinstance(factory.tls, (ssl.SSLContext, TlsFiles, bool, type(None))):

@@ -22,6 +22,7 @@ from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.engine.channel import QueueState
 from warrenmq.client.errors import ClientError, CloseReason
+from warrenmq.client.keys import check_binding_key, check_routing_key
 from warrenmq.client.publish_headers import with_publish_headers
 from warrenmq.protocol.properties import BasicProperties
 
@@ -62,6 +63,7 @@ class Channel:
         self._state = engine_channel.state
         self._call = connection._call
         self._tracing = connection.factory.tracing
+        self._has_strict_keys = connection.factory.strict_keys
         self._call_timeout = connection.factory.call_timeout
         self._burst = 0  # asyncio only
         engine_channel.facade = self
@@ -108,6 +110,8 @@ class Channel:
         timeout: float | None = None,
     ) -> None:
         """Have the exchange `source` route to the exchange `destination`."""
+        if self._has_strict_keys:
+            check_binding_key(routing_key)
         await self._call(
             self._engine_channel.exchange_bind(destination, source, routing_key, arguments, timeout=timeout), timeout
         )
@@ -161,6 +165,8 @@ class Channel:
         *,
         timeout: float | None = None,
     ) -> None:
+        if self._has_strict_keys:
+            check_binding_key(routing_key)
         await self._call(
             self._engine_channel.queue_bind(queue, exchange, routing_key, arguments, timeout=timeout), timeout
         )
@@ -241,6 +247,8 @@ class Channel:
         """
         if delay is not None or deliver_at is not None or report_to is not None:
             properties = with_publish_headers(properties, delay, deliver_at, report_to)
+        if self._has_strict_keys and exchange:  # the default exchange takes the name of a queue
+            check_routing_key(routing_key)
         self._burst += 1  # asyncio only
         if self._burst == _MAX_BURST:  # asyncio only
             self._burst = 0  # asyncio only
