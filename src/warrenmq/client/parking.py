@@ -25,6 +25,7 @@ _log = logging.getLogger("warrenmq.client")
 
 _TEXT_LIMIT: Final = 1000  # characters of the exception's text: headers must fit into a frame
 _TRACEBACK_LIMIT: Final = 8000  # characters, from its end
+_TRACEBACK: Final = "x-exception-traceback"
 _STREAM_OFFSET: Final = "x-stream-offset"
 
 
@@ -51,7 +52,7 @@ def parked_properties(handler: Handler, delivery: Delivery, error: Exception, at
     headers |= {
         "x-exception-type": _name_of(type(error)),
         "x-exception-message": _text_of(error),
-        "x-exception-traceback": _traceback_of(error),
+        _TRACEBACK: _traceback_of(error),
         "x-failed-at": datetime.now(UTC),
         "x-attempts": attempts,
         "x-original-queue": handler.queue,
@@ -59,6 +60,11 @@ def parked_properties(handler: Handler, delivery: Delivery, error: Exception, at
         "x-original-routing-key": delivery.routing_key,
     }
     return copy_properties(original, headers=headers, delivery_mode=PERSISTENT, expiration=None, user_id=None)
+
+
+def remove_traceback(properties: BasicProperties) -> bool:
+    """Remove the longest header, so that the others may fit into a frame; return False if that was done before."""
+    return properties.headers is not None and properties.headers.pop(_TRACEBACK, None) is not None
 
 
 def attempts_of(delivery: Delivery) -> int:

@@ -528,6 +528,27 @@ def test_message_that_fails_with_auto_ack_is_parked(
         wait_until(lambda: count_of(channel, dead) == 1, "it is parked")
 
 
+def test_message_is_parked_without_its_traceback_if_that_does_not_fit_into_a_frame(
+    face: Any, connect: Connect, channel: Any, name: Namer, kept: str
+) -> None:
+    def fall(depth: int) -> None:
+        if depth:
+            go_on(depth - 1)
+        raise ValueError("the ground")
+
+    def go_on(depth: int) -> None:
+        fall(depth)
+
+    dead = name("kept.dead")
+    small = connect(frame_max=8192)
+    with make(face, "Service", small, client.consumer(kept, retries=0)(lambda _: fall(200))):
+        channel.publish("", kept, b"x")
+        wait_until(lambda: is_there(small, dead) and count_of(channel, dead) == 1, "it is parked")
+    parked = channel.get(dead, auto_ack=True)
+    assert parked.headers["x-exception-message"] == "the ground"
+    assert "x-exception-traceback" not in parked.headers
+
+
 def test_message_is_dropped_if_that_is_asked_for(
     face: Any, connection: Any, channel: Any, kept: str, caplog: pytest.LogCaptureFixture
 ) -> None:

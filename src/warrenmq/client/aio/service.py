@@ -43,7 +43,14 @@ from warrenmq.client.handling import (
 )
 from warrenmq.client.notes import CAPABILITY as NOTES
 from warrenmq.client.notes import shorten_note
-from warrenmq.client.parking import attempts_of, describe_error, log_not_parked, log_parked, parked_properties
+from warrenmq.client.parking import (
+    attempts_of,
+    describe_error,
+    log_not_parked,
+    log_parked,
+    parked_properties,
+    remove_traceback,
+)
 from warrenmq.client.sending import Retry, SendFailed
 from warrenmq.protocol import spec
 
@@ -285,14 +292,19 @@ class Service:
         assert self._connection is not None
         assert self._parker is not None
         assert handler.dead_queue is not None
-        try:
-            await self._parker.send(delivery.body, properties, routing_key=handler.dead_queue)
-        except SendFailed as failed:
-            if not isinstance(failed.result.error, Unroutable):
-                raise
-            async with await self._connection.channel() as channel:
-                await channel.queue_declare(handler.dead_queue, durable=True)
-            await self._parker.send(delivery.body, properties, routing_key=handler.dead_queue)
+        is_declared = False
+        while True:
+            try:
+                await self._parker.send(delivery.body, properties, routing_key=handler.dead_queue)
+                return
+            except SendFailed as failed:
+                error = failed.result.error
+                if isinstance(error, Unroutable) and not is_declared:
+                    async with await self._connection.channel() as channel:
+                        await channel.queue_declare(handler.dead_queue, durable=True)
+                    is_declared = True
+                elif not isinstance(error, Misuse) or not remove_traceback(properties):  # too large for a frame
+                    raise
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
