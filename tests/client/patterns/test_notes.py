@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import warrenmq
+from tests.client.behaviour.faces import Inbox
 from tests.client.conftest import Connect, own_broker_only
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -190,6 +191,31 @@ def test_error_of_a_handler_is_a_note(face: Any, noting: Any, http_url: str, mes
     assert "charge failed, attempt 1 of 2: ValueError: the card has expired" in notes[0]["note"]
     assert "attempt 2 of 2" in notes[1]["note"]
     assert len(notes[0]["note"]) == 1000
+
+
+def test_service_that_may_not_write_notes_goes_on_without_them(face: Any, connect: Connect) -> None:
+    seen = Inbox()
+
+    def handle(delivery: Any) -> None:
+        seen(delivery)
+        if seen.count < 3:
+            raise ValueError("not yet")
+
+    with warrenmq.Broker() as broker:
+        assert broker._node is not None
+        broker._node.broker.users.add("reader", "secret", [])
+        broker._node.broker.users.grant("reader", "/", ".*", "^queue$", ".*")
+        admin = connect(broker.url).channel()
+        admin.queue_declare("queue")
+        connection = connect(broker.url.replace("guest:guest", "reader:secret"))
+        connection.server_properties["capabilities"][CAPABILITY] = True
+        with make(face, "Service", connection, client.consumer("queue", interval=0.01)(handle)):
+            admin.publish("", "queue", b"x")
+            wait_until(lambda: seen.count == 3, "it is handled")
+        wait_until(lambda: admin.message_count("queue") == 0, "it is acked")
+    first, second, third = seen.take(3)
+    assert first.channel is not second.channel  # closed because of the note
+    assert second.channel is third.channel
 
 
 def test_broker_without_notes_is_sent_none(channel: Any) -> None:
