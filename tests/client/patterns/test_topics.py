@@ -421,7 +421,9 @@ def test_service_parks_what_its_handler_fails_on(
         raise ValueError("bad")
 
     failed = name("failed")
-    decorate = client.consumer(topic.name, group="billing", failed_queue=failed, partitions=PARTITIONS)
+    decorate = client.consumer(
+        topic.name, group="billing", dead_queue=failed, retries=1, interval=0.01, partitions=PARTITIONS
+    )
     channel.queue_declare(failed)
     with make(face, "Service", connection, decorate(handler_of(face, fail))):
         publish(topic, 5)
