@@ -19,7 +19,8 @@ from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 
 FOLDERS = Path(__file__).resolve().parents[1] / "fixtures" / "events"
-FOLDER = FOLDERS / "v2"
+FOLDER = FOLDERS / "v3"
+SECOND_VERSION = FOLDERS / "v2"
 FIRST_VERSION = FOLDERS / "v1"
 
 names = st.none() | st.sampled_from(["", "/", "orders", "aufträge", "注文"]) | st.text(max_size=20)
@@ -58,6 +59,9 @@ def events() -> st.SearchStrategy[Event]:
         source_uid=st.none() | st.integers(1, (1 << 63) - 1),
         depth=st.none() | numbers,
         priority=priorities,
+        note=st.none() | st.text(max_size=1000),
+        due_time=st.none() | times,
+        retry_max=st.none() | positive,
     )
 
 
@@ -90,15 +94,15 @@ ADDRESS = b"\x04logs\x04info"
 
 def add(
     rows: Rows, kind: int, time: int, context: int, message: TracedMessage | None, enqueue_time: int = 0,
-    size: int = -1, attempt: int = 0, depth: int = -1,
+    size: int = -1, attempt: int = 0, depth: int = -1, reason: int = 0,
 ) -> None:  # fmt: skip
     message = message or TracedMessage(0, 0, None)
     uid, publish_time, ids, priority = message.uid, message.publish_time, message.message_ids, message.priority
-    rows.put(kind, 0, False, context, time, uid, publish_time, ids, enqueue_time, size, depth, attempt, priority)
+    rows.put(kind, reason, False, context, time, uid, publish_time, ids, enqueue_time, size, depth, attempt, priority)
 
 
 def fixture_rows() -> Rows:
-    """A message from its publisher to its ack, and a connection that is lost."""
+    """A message from its publisher to its ack, with a retry and a note, and a connection that is lost."""
     rows = Rows()
     publisher, consumer = "127.0.0.1:50001 -> 127.0.0.1:5672", "127.0.0.1:50002 -> 127.0.0.1:5672"
     sent = rows.context_of(ADDRESS, "/", None, None, publisher, 1)
@@ -110,12 +114,17 @@ def fixture_rows() -> Rows:
         schema.CONNECTION_CLOSED, BEGIN + 1000, vhost="/", connection=publisher, reason=schema.R_CONNECTION_CLOSED
     )
     add(rows, schema.ACKED, BEGIN + 70_000, delivery, TRACE, BEGIN, 200, 1)
+    add(rows, schema.RETRIED, BEGIN + 80_000, delivery, TRACE, BEGIN, 200, 1, 0, schema.R_CLIENT)
+    rows.put_details(BEGIN + 1_080_000, 16, None)
+    add(rows, schema.NOTED, BEGIN + 90_000, delivery, TRACE, BEGIN, 200, 1)
+    rows.put_details(0, 0, b"charged the card")
     return rows
 
 
 FIXTURE_EVENTS = fixture_rows().events()
-# Version 1 had no priorities.
-FIRST_VERSION_EVENTS = [replace(event, priority=None) for event in FIXTURE_EVENTS]
+# Version 2 had no details, and version 1 no priorities.
+SECOND_VERSION_EVENTS = FIXTURE_EVENTS[:6]
+FIRST_VERSION_EVENTS = [replace(event, priority=None) for event in SECOND_VERSION_EVENTS]
 FILES = {"rows.raw": lambda: fixture_rows().to_bytes(), "batch.arrow": lambda: encode(fixture_rows())}
 
 

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.events.samples import BEGIN, FIRST_VERSION, FIXTURE_EVENTS, UID, events, fixture_rows, rows_of
+from tests.events.samples import (
+    BEGIN,
+    FIRST_VERSION,
+    FIXTURE_EVENTS,
+    SECOND_VERSION_EVENTS,
+    UID,
+    events,
+    fixture_rows,
+    rows_of,
+)
 from warrenmq.events import ids, schema
 from warrenmq.events.arrow import schema_message
 from warrenmq.events.batch import RowFilter
@@ -64,7 +73,7 @@ def test_pyarrow_reads_the_schema() -> None:
     assert [(field.name, field.type, field.nullable) for field in found] == [
         (column.name, types[column.type], column.is_nullable) for column in COLUMNS
     ]
-    assert found.metadata == {b"warrenmq.events.version": b"2"}
+    assert found.metadata == {b"warrenmq.events.version": str(schema.VERSION).encode()}
 
 
 @given(st.lists(events(), max_size=30))
@@ -173,7 +182,7 @@ def test_events_and_uids_of_selected_rows() -> None:
     assert batch.select(RowFilter(time_from=BEGIN + 1, time_to=BEGIN + 901)) == [3]
     assert batch.select(RowFilter(time_to=BEGIN + 900)) == [0, 1, 2]
     assert batch.select(RowFilter(queue="nobody's")) == []
-    for row in (-1, 6):
+    for row in (-1, len(FIXTURE_EVENTS)):
         with pytest.raises(IndexError):
             batch.event(row)
         with pytest.raises(IndexError):
@@ -185,7 +194,9 @@ FIRST_BATCH = (FIRST_VERSION / "batch.arrow").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("encoded", "columns"), [(FIRST_BATCH, 21), (encode(fixture_rows()), len(schema.COLUMNS))], ids=["v1", "v2"]
+    ("encoded", "columns"),
+    [(FIRST_BATCH, 21), (encode(rows_of(SECOND_VERSION_EVENTS)), len(schema.COLUMNS))],
+    ids=["v1", "current"],
 )
 def test_batch_with_too_few_columns_is_refused(encoded: bytes, columns: int) -> None:
     count = struct.pack("<I", columns)

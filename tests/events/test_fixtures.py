@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.events.samples import FILES, FIRST_VERSION, FIRST_VERSION_EVENTS, FIXTURE_EVENTS, FOLDER, fixture_rows
+from tests.events.samples import (
+    FILES,
+    FIRST_VERSION,
+    FIRST_VERSION_EVENTS,
+    FIXTURE_EVENTS,
+    FOLDER,
+    SECOND_VERSION,
+    SECOND_VERSION_EVENTS,
+    rows_of,
+)
 from warrenmq.events import schema
 from warrenmq.events.batch import RowFilter
 from warrenmq.events.codec import decode, encode, summary
@@ -23,7 +32,9 @@ def test_written_bytes_equal_the_fixture(name: str) -> None:
 
 
 VERSIONS = pytest.mark.parametrize(
-    ("folder", "expected"), [(FIRST_VERSION, FIRST_VERSION_EVENTS), (FOLDER, FIXTURE_EVENTS)], ids=["v1", "v2"]
+    ("folder", "expected"),
+    [(FIRST_VERSION, FIRST_VERSION_EVENTS), (SECOND_VERSION, SECOND_VERSION_EVENTS), (FOLDER, FIXTURE_EVENTS)],
+    ids=["v1", "v2", "v3"],
 )
 
 
@@ -41,17 +52,24 @@ def test_every_event_of_the_message_has_its_priority() -> None:
     assert [event.priority for event in FIXTURE_EVENTS] == [7 if event.uid else None for event in FIXTURE_EVENTS]
 
 
-def test_a_batch_of_the_first_version_is_searched() -> None:
-    batch = decode((FIRST_VERSION / "batch.arrow").read_bytes())
+def test_a_retry_says_when_it_is_due_and_a_note_what_it_says() -> None:
+    retried, noted = FIXTURE_EVENTS[6:]
+    assert (retried.due_time, retried.retry_max, retried.note) == (retried.time + 1_000_000, 16, None)
+    assert (noted.due_time, noted.retry_max, noted.note) == (None, None, "charged the card")
+
+
+@pytest.mark.parametrize("folder", [FIRST_VERSION, SECOND_VERSION], ids=["v1", "v2"])
+def test_a_batch_of_an_earlier_version_is_searched(folder: Path) -> None:
+    batch = decode((folder / "batch.arrow").read_bytes())
     assert batch.select(RowFilter(message_id="order-17", queue="q")) == [2, 3, 5]
-    assert batch.key_hashes() == decode(encode(fixture_rows())).key_hashes()
-    assert summary((FIRST_VERSION / "batch.arrow").read_bytes()) == summary((FOLDER / "batch.arrow").read_bytes())
+    assert batch.key_hashes() == decode(encode(rows_of(SECOND_VERSION_EVENTS))).key_hashes()
+    assert summary((folder / "batch.arrow").read_bytes()) == summary(encode(rows_of(SECOND_VERSION_EVENTS)))
 
 
-def test_rows_of_the_first_version_are_written_as_the_second() -> None:
-    rows = Rows.from_bytes((FIRST_VERSION / "rows.raw").read_bytes())
-    assert rows.to_bytes()[0] == schema.VERSION == 2
-    assert decode(encode(rows)).events() == FIRST_VERSION_EVENTS
+def test_rows_of_an_earlier_version_are_written_as_the_current_one() -> None:
+    rows = Rows.from_bytes((SECOND_VERSION / "rows.raw").read_bytes())
+    assert rows.to_bytes()[0] == schema.VERSION == 3
+    assert decode(encode(rows)).events() == SECOND_VERSION_EVENTS
 
 
 def test_the_document_shows_the_fixture_rows() -> None:

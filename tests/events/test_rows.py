@@ -235,8 +235,8 @@ def test_bytes_after_the_rows_are_refused() -> None:
 
 
 def test_rows_of_an_unknown_version_are_refused() -> None:
-    with pytest.raises(BadEvents, match="version 3"):
-        Rows.from_bytes(b"\3" + fixture_rows().to_bytes()[1:])
+    with pytest.raises(BadEvents, match="version 4"):
+        Rows.from_bytes(b"\4" + fixture_rows().to_bytes()[1:])
 
 
 def test_a_short_row_shares_message_and_time_with_the_previous_row() -> None:

@@ -20,7 +20,7 @@ cdef class EventBatch:
     cdef list _names
     cdef dict _numbers
     cdef bint _has_ids
-    cdef bint _has_priorities
+    cdef Py_ssize_t _columns
     cdef Offsets _validity
     cdef Offsets _values
     cdef Offsets _texts

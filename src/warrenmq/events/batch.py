@@ -59,9 +59,9 @@ class EventBatch:
 
     __slots__ = (
         "_buffer",
+        "_columns",
         "_data",
         "_has_ids",
-        "_has_priorities",
         "_names",
         "_numbers",
         "_text_sizes",
@@ -77,12 +77,12 @@ class EventBatch:
         self._names = names
         self._numbers: dict[str, int] | None = None
         self.count = body.count
+        self._columns = columns
         self._validity = [0 for _ in COLUMNS]
         self._values = [0 for _ in COLUMNS]
         self._texts = [0 for _ in COLUMNS]
         self._text_sizes = [0 for _ in COLUMNS]
         self._set_offsets(body, columns)  # which checks that there is a null count for each column
-        self._has_priorities = columns > fields.PRIORITY  # from version 2 on
         id_columns = (fields.MESSAGE_ID, fields.CORRELATION_ID, fields.TRACE_ID)
         self._has_ids = any(body.nulls[column] < body.count for column in id_columns)
         if not is_trusted:
@@ -113,7 +113,10 @@ class EventBatch:
             self._text(fields.SPAN_ID, row),
             self._long(fields.SOURCE_UID, row),
             self._int(fields.DEPTH, row),
-            self._int(fields.PRIORITY, row) if self._has_priorities else None,
+            self._int(fields.PRIORITY, row) if self._columns > fields.PRIORITY else None,  # from version 2 on
+            self._text(fields.NOTE, row) if self._columns > fields.NOTE else None,  # from version 3 on
+            self._long(fields.DUE_TIME, row) if self._columns > fields.DUE_TIME else None,
+            self._int(fields.RETRY_MAX, row) if self._columns > fields.RETRY_MAX else None,
         )
 
     def events(self, rows: "list[int] | None" = None) -> list[Event]:

@@ -85,6 +85,8 @@ cdef class ColumnWriter:
     cdef void _measure_ids(self, ConstBytes data, Py_ssize_t at, Py_ssize_t rows) noexcept nogil
     @cython.locals(size=Py_ssize_t)
     cdef Py_ssize_t _measure_text(self, int column, ConstBytes data, Py_ssize_t at, Py_ssize_t rows) noexcept nogil
+    @cython.locals(at=Py_ssize_t, block=Py_ssize_t, row=Py_ssize_t)
+    cdef void _measure_details(self, RowReader reader) noexcept nogil
     @cython.locals(
         layout=Layout, reader=RowReader, row=Py_ssize_t, count=Py_ssize_t, number=int, end=Py_ssize_t, kind=int
     )
@@ -116,6 +118,13 @@ cdef class ColumnWriter:
     cdef _write_texts(self, RowReader reader)
     @cython.locals(row=Py_ssize_t, first=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t)
     cdef void _put_ids(self, RowReader reader) noexcept nogil
+    @cython.locals(column=int)
+    cdef _write_details(self, RowReader reader)
+    cdef _clear(self, int column)
+    @cython.locals(row=Py_ssize_t, first=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t)
+    cdef void _put_details(self, RowReader reader) noexcept nogil
+    cdef void _put_due_time(self, Py_ssize_t row, long long time) noexcept nogil
+    cdef void _put_retry_max(self, Py_ssize_t row, int number) noexcept nogil
     @cython.locals(size=Py_ssize_t)
     cdef Py_ssize_t _put_text(self, int column, Py_ssize_t row, ConstBytes data, Py_ssize_t at) noexcept nogil
     cdef void _put_source(self, Py_ssize_t row, long long uid) noexcept nogil

@@ -48,6 +48,9 @@ _ROW_COLUMNS = (
 )
 _BIT_COLUMNS = (*_CONTEXT_COLUMNS, None, *_ROW_COLUMNS, None)  # a byte each
 _ID_COLUMNS = (fields.MESSAGE_ID, fields.CORRELATION_ID, fields.TRACE_ID, fields.SPAN_ID)
+_DETAIL_COLUMNS = (fields.NOTE, fields.DUE_TIME, fields.RETRY_MAX)
+# Those of which the pass that measures finds out how many values they have.
+_MEASURED_COLUMNS = (*_ID_COLUMNS, fields.SOURCE_UID, *_DETAIL_COLUMNS)
 
 _IS_TEXT = bytes([column.type == TEXT for column in COLUMNS])
 _WIDTHS = bytes([WIDTHS.get(column.type, 4) for column in COLUMNS])
@@ -200,6 +203,8 @@ class ColumnWriter:
             self._write_rows(rows, text_sizes, head_size, end_size)
         if rows.has_message_ids:
             self._write_texts(rows.reader())
+        if rows.has_details:
+            self._write_details(rows.reader())
         self._count_nulls()
 
     def used_kinds(self) -> list[int]:
@@ -256,14 +261,18 @@ class ColumnWriter:
             self._context_validity[number] = bits
 
     def _measure_texts(self, rows: Rows) -> list[int]:
-        """Return the sizes of texts by column; set the states of these columns, and of the sources."""
-        for column in (*_ID_COLUMNS, fields.SOURCE_UID):
+        """Return the sizes of texts by column; set the states of these columns, of the sources and of details."""
+        for column in _MEASURED_COLUMNS:
             self._text_sizes[column] = self._valid_counts[column] = 0
         if rows.has_message_ids:
             reader = rows.reader()
             with cython.nogil:
                 self._measure_rows(reader)
-        for column in (*_ID_COLUMNS, fields.SOURCE_UID):
+        if rows.has_details:
+            reader = rows.reader()
+            with cython.nogil:
+                self._measure_details(reader)
+        for column in _MEASURED_COLUMNS:
             valid = self._valid_counts[column]
             self._states[column] = NO_NULLS if valid == self._count else ALL_NULLS if valid == 0 else SOME_NULLS
             self.nulls[column] = self._count - valid
@@ -299,6 +308,17 @@ class ColumnWriter:
         self._valid_counts[column] += rows
         self._text_sizes[column] += rows * (size - 1)
         return at + 3 + size
+
+    def _measure_details(self, reader: RowReader) -> None:
+        block = reader.read()
+        while block != 0:
+            for row in range(block):
+                at = reader.details_at[row]
+                if at != 0:
+                    self._valid_counts[fields.DUE_TIME] += memory.load_i64(reader.data, at) != 0
+                    self._valid_counts[fields.RETRY_MAX] += memory.load_u32(reader.data, at + 8) != 0
+                    self._measure_text(fields.NOTE, reader.data, at + 12, 1)
+            block = reader.read()
 
     def _write_rows(self, rows: Rows, text_sizes: list[int], head_size: int, end_size: int) -> bool:
         """Write all columns but the texts, and return True if all times of each row are equal."""
@@ -453,13 +473,48 @@ class ColumnWriter:
     def _write_texts(self, reader: RowReader) -> None:
         """Write ids and sources. Most batches have none, and skip this."""
         for column in (*_ID_COLUMNS, fields.SOURCE_UID):
-            self._text_sizes[column] = 0
-            if self._validity[column] != _NOT_STORED:
-                memory.clear(self._out, self._validity[column], (self._count + 7) // 8)
-            if self._values[column] != _NOT_STORED:
-                memory.clear(self._out, self._values[column], 4)  # the first text begins at 0
+            self._clear(column)
         with cython.nogil:
             self._put_ids(reader)
+
+    def _write_details(self, reader: RowReader) -> None:
+        """Write notes, due times and the numbers of retries, which few rows have."""
+        for column in _DETAIL_COLUMNS:
+            self._clear(column)
+        with cython.nogil:
+            self._put_details(reader)
+
+    def _clear(self, column: int) -> None:
+        """Begin to write a column: no value is valid, and the first text begins at 0."""
+        self._text_sizes[column] = 0
+        if self._validity[column] != _NOT_STORED:
+            memory.clear(self._out, self._validity[column], (self._count + 7) // 8)
+        if self._values[column] != _NOT_STORED:
+            memory.clear(self._out, self._values[column], 4)
+
+    def _put_details(self, reader: RowReader) -> None:
+        first = 0
+        count = reader.read()
+        while count != 0:
+            for row in range(count):
+                at = reader.details_at[row]
+                self._put_due_time(first + row, memory.load_i64(reader.data, at) if at != 0 else 0)
+                self._put_retry_max(first + row, memory.load_u32(reader.data, at + 8) if at != 0 else 0)
+                self._put_text(fields.NOTE, first + row, reader.data, at + 12 if at != 0 else 0)
+            first += count
+            count = reader.read()
+
+    def _put_due_time(self, row: int, time: int) -> None:
+        if self._values[fields.DUE_TIME] != _NOT_STORED:
+            if time != 0:
+                self._set_valid(fields.DUE_TIME, row)
+            memory.longs_at(self._out, self._values[fields.DUE_TIME])[row] = time
+
+    def _put_retry_max(self, row: int, number: int) -> None:
+        if self._values[fields.RETRY_MAX] != _NOT_STORED:
+            if number != 0:
+                self._set_valid(fields.RETRY_MAX, row)
+            memory.ints_at(self._out, self._values[fields.RETRY_MAX])[row] = number
 
     def _put_ids(self, reader: RowReader) -> None:
         first = 0

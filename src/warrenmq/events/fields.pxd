@@ -22,6 +22,9 @@ cdef enum:
     SOURCE_UID
     DEPTH
     PRIORITY
+    NOTE
+    DUE_TIME
+    RETRY_MAX
     NUMBER_OF_COLUMNS
 
 ctypedef Py_ssize_t Offsets[NUMBER_OF_COLUMNS]  # one for each column

@@ -18,10 +18,10 @@ def pack_message_ids(
     if source_uid == 0 and message_id is None and correlation_id is None and trace_id is None and span_id is None:
         return None
     message_id, correlation_id, trace_id, span_id = (
-        _clean(message_id),
-        _clean(correlation_id),
-        _clean(trace_id),
-        _clean(span_id),
+        clean_text(message_id),
+        clean_text(correlation_id),
+        clean_text(trace_id),
+        clean_text(span_id),
     )
     size = 24 + _size_of(message_id) + _size_of(correlation_id) + _size_of(trace_id) + _size_of(span_id)
     packed = memory.new_bytes(size)
@@ -41,7 +41,8 @@ def clean_name(name: str) -> str:
     return "".join(["\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in name])
 
 
-def _clean(text: bytes | None) -> bytes | None:
+def clean_text(text: bytes | None) -> bytes | None:
+    """Return the text as events show it: valid UTF-8."""
     if text is None or memory.is_ascii(text):
         return text
     return text.decode("utf-8", "replace").encode()

@@ -17,10 +17,12 @@ cdef int _ROUTED_FOLLOWS
 cdef int _IS_SHORT
 cdef int _DELIVERED_FOLLOWS
 cdef int _IS_PUBLISHED
+cdef int _HAS_DETAILS
 cdef Py_ssize_t _FULL_SIZE
 cdef Py_ssize_t _SHORT_SIZE
 cdef Py_ssize_t _DIRECT_SIZE
 cdef Py_ssize_t _PUBLISHED_SIZE
+cdef Py_ssize_t _DETAILS_SIZE
 cdef int _ROUTED
 cdef int _DELIVERED
 cdef int _AUTO_ACK
@@ -44,6 +46,7 @@ cdef class RowReader:
     cdef BlockOfLongs publish_times
     cdef BlockOfLongs enqueue_times
     cdef BlockOfOffsets ids_at
+    cdef BlockOfOffsets details_at
     cdef BlockOfNumbers contexts
     cdef BlockOfInts sizes
     cdef BlockOfInts depths
@@ -58,16 +61,20 @@ cdef class RowReader:
         data=ConstBytes, at=Py_ssize_t, end=Py_ssize_t, row=Py_ssize_t, last=Py_ssize_t, time="long long",
         uid="long long", publish_time="long long", enqueue_time="long long", ids_at=Py_ssize_t, context="unsigned int",
         size="unsigned int", depth="unsigned int", attempt="unsigned int", priority=int, kind=int, reason=int,
-        flags=int, bits=int, size_bit=int,
+        flags=int, bits=int, size_bit=int, details_at=Py_ssize_t,
     )
     cdef Py_ssize_t read(self) noexcept nogil
     cdef void _copy_row(self, Py_ssize_t row, Py_ssize_t to) noexcept nogil
     @cython.locals(at=Py_ssize_t, size=Py_ssize_t)
     cpdef tuple message_ids(self, Py_ssize_t row)
+    @cython.locals(at=Py_ssize_t, size=Py_ssize_t, note_at=Py_ssize_t)
+    cpdef tuple details(self, Py_ssize_t row)
 
 
 @cython.locals(size="unsigned int", _=int)
 cdef Py_ssize_t _end_of_ids(ConstBytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
+@cython.locals(size="unsigned int")
+cdef Py_ssize_t _end_of_details(ConstBytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 @cython.locals(used=list, seen=bytearray, row=Py_ssize_t, count=Py_ssize_t)
 cpdef list used_contexts(RowReader reader, Py_ssize_t number_of_contexts)
 @cython.locals(row=Py_ssize_t, read=Py_ssize_t, block=Py_ssize_t)

@@ -28,6 +28,7 @@ ROUTED_FOLLOWS = 4  # a second row: the same, but of the kind `routed`
 IS_SHORT = 8  # message, time and size are those of the previous record; it was enqueued at that time
 DELIVERED_FOLLOWS = 16  # a short record with a second row: `delivered`, in the context that follows
 IS_PUBLISHED = 32  # a short form of `published`: it has no enqueue time, depth or attempt
+HAS_DETAILS = 64  # due time, retry max and note follow
 
 # Kind, reason, flags, priority, context, time, uid, publish and enqueue time, size + 1, depth + 1, attempt; 0: null.
 FULL_RECORD = struct.Struct("<BBBBIqqqqIII")
@@ -37,6 +38,8 @@ SHORT_RECORD = struct.Struct("<BBBBII")
 DIRECT_RECORD = struct.Struct("<BBBBIII")
 # Kind, reason, flags, priority, context, time, uid, size + 1.
 PUBLISHED_RECORD = struct.Struct("<BBBBIqqI")
+# Due time, retry max, size of the note + 1, which follows; 0: null.
+DETAILS = struct.Struct("<qII")
 
 _BLOCK = BLOCK  # the same as C integers
 _HAS_IDS = HAS_IDS
@@ -45,10 +48,12 @@ _ROUTED_FOLLOWS = ROUTED_FOLLOWS
 _IS_SHORT = IS_SHORT
 _DELIVERED_FOLLOWS = DELIVERED_FOLLOWS
 _IS_PUBLISHED = IS_PUBLISHED
+_HAS_DETAILS = HAS_DETAILS
 _FULL_SIZE = FULL_RECORD.size
 _SHORT_SIZE = SHORT_RECORD.size
 _DIRECT_SIZE = DIRECT_RECORD.size
 _PUBLISHED_SIZE = PUBLISHED_RECORD.size
+_DETAILS_SIZE = DETAILS.size
 _ROUTED = ROUTED
 _DELIVERED = DELIVERED
 _AUTO_ACK = R_AUTO_ACK
@@ -60,8 +65,9 @@ class RowReader:
     """The rows that `read` found, as arrays. Nulls are 0.
 
     `validity` has a bit for each field that is not null: 1 reason, 2 publish time, 4 enqueue time, 8 attempt, 16 size,
-    32 depth, 64 priority. `ids_at` are offsets in `data`, 0 if the message has no ids and no source. `used_kinds` marks
-    the kinds of all rows so far. `differing_times` is 0 while all times of each row are the same.
+    32 depth, 64 priority. `ids_at` and `details_at` are offsets in `data`: 0 if the message has no ids and no source, 0
+    if the row has no details. `used_kinds` marks the kinds of all rows so far. `differing_times` is 0 while all times of
+    each row are the same.
     """
 
     __slots__ = (
@@ -75,6 +81,7 @@ class RowReader:
         "contexts",
         "data",
         "depths",
+        "details_at",
         "differing_times",
         "enqueue_times",
         "ids_at",
@@ -101,8 +108,8 @@ class RowReader:
         self.is_damaged = False
         self.differing_times = 0
         if not cython.compiled:  # C arrays are part of the object, and zero
-            self.times, self.uids, self.publish_times, self.enqueue_times, self.ids_at = (
-                array("q", [0] * BLOCK) for _ in range(5)
+            self.times, self.uids, self.publish_times, self.enqueue_times, self.ids_at, self.details_at = (
+                array("q", [0] * BLOCK) for _ in range(6)
             )
             self.contexts = array("I", [0] * BLOCK)
             self.sizes, self.depths, self.attempts, self.priorities = (array("i", [0] * BLOCK) for _ in range(4))
@@ -130,6 +137,7 @@ class RowReader:
             reason = data[at + 1]
             flags = data[at + 2]
             context = memory.load_u32(data, at + 4)
+            details_at = 0
             if kind > _MAX_CODE or reason > _MAX_CODE:
                 break
             if flags & _IS_SHORT:
@@ -180,6 +188,11 @@ class RowReader:
                     ids_at = 0
                 elif not self._has_message:
                     break
+                if flags & _HAS_DETAILS:
+                    details_at = at
+                    at = _end_of_details(data, at, end)
+                    if at < 0:
+                        break
                 self._has_message = True
             if depth > _LIMIT:
                 break
@@ -193,6 +206,7 @@ class RowReader:
             self.publish_times[row] = publish_time
             self.enqueue_times[row] = enqueue_time
             self.ids_at[row] = ids_at
+            self.details_at[row] = details_at
             self.contexts[row] = context
             self.sizes[row] = size
             self.depths[row] = depth - (1 if depth != 0 else 0)
@@ -219,6 +233,7 @@ class RowReader:
         self.publish_times[to] = self.publish_times[row]
         self.enqueue_times[to] = self.enqueue_times[row]
         self.ids_at[to] = self.ids_at[row]
+        self.details_at[to] = 0
         self.sizes[to] = self.sizes[row]
         self.priorities[to] = self.priorities[row]
         if self._second & _ROUTED_FOLLOWS:
@@ -253,11 +268,22 @@ class RowReader:
             at += size - 1 if size != 0 else 0
         return tuple(ids)
 
+    def details(self, row: int) -> tuple[int, int, "bytes | None"]:
+        """Return due time, retry max (0: null) and note."""
+        at = self.details_at[row]
+        if at == 0:
+            return 0, 0, None
+        size = memory.load_u32(self.data, at + 12)  # + 1; 0: null
+        note_at = at + _DETAILS_SIZE
+        note = bytes(self.data[note_at : note_at + size - 1]) if size != 0 else None
+        return memory.load_i64(self.data, at), memory.load_u32(self.data, at + 8), note
+
     def event(self, row: int, names: "list[str | None]", contexts: "list[tuple[int, ...]]") -> Event:
         """Return the row as a value."""
         vhost, exchange, routing_key, queue, consumer, connection, channel = contexts[self.contexts[row]]
         source_uid, *ids = self.message_ids(row)
         message_id, correlation_id, trace_id, span_id = [None if each is None else each.decode() for each in ids]
+        due_time, retry_max, note = self.details(row)
         return Event(
             time=self.times[row],
             kind=self.kinds[row],
@@ -281,6 +307,9 @@ class RowReader:
             source_uid=source_uid or None,
             depth=self.depths[row] if self.validity[row] & 32 else None,
             priority=self.priorities[row] or None,
+            note=None if note is None else note.decode(),
+            due_time=due_time or None,
+            retry_max=retry_max or None,
         )
 
 
@@ -292,6 +321,15 @@ def _end_of_ids(data: memory.Pointer, at: int, end: int) -> int:
             return -1
         size = memory.load_u32(data, at)
         at += 4 + (size - 1 if size != 0 else 0)
+    return at if at <= end else -1
+
+
+def _end_of_details(data: memory.Pointer, at: int, end: int) -> int:
+    """Return where due time, retry max and note end; -1 if that is not before `end`, or retry max is too large."""
+    if end - at < _DETAILS_SIZE or memory.load_u32(data, at + 8) >= _LIMIT:
+        return -1
+    size = memory.load_u32(data, at + 12)
+    at += _DETAILS_SIZE + (size - 1 if size != 0 else 0)
     return at if at <= end else -1
 
 

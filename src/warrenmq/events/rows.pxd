@@ -3,7 +3,7 @@ cimport cython
 from warrenmq.events cimport memory
 from warrenmq.events.context_cache cimport ContextCache
 from warrenmq.events.memory cimport Bytes
-from warrenmq.events.message_ids cimport pack_message_ids
+from warrenmq.events.message_ids cimport clean_text, pack_message_ids
 from warrenmq.events.row_reader cimport RowReader, check_rows, used_contexts
 
 cdef Py_ssize_t _FIRST_CAPACITY
@@ -17,10 +17,12 @@ cdef int _ROUTED_FOLLOWS
 cdef int _IS_SHORT
 cdef int _DELIVERED_FOLLOWS
 cdef int _IS_PUBLISHED
+cdef int _HAS_DETAILS
 cdef Py_ssize_t _FULL_SIZE
 cdef Py_ssize_t _SHORT_SIZE
 cdef Py_ssize_t _DIRECT_SIZE
 cdef Py_ssize_t _PUBLISHED_SIZE
+cdef Py_ssize_t _DETAILS_SIZE
 cdef int _PUBLISHED
 cdef int _ENQUEUED
 cdef Py_ssize_t _NAME_LIMIT
@@ -48,6 +50,8 @@ cdef class Rows:
     cdef readonly long long last_time
     cdef readonly long long time
     cdef readonly bint has_message_ids
+    cdef readonly bint has_details
+    cdef Py_ssize_t _record_at
 
     @cython.locals(data=Bytes, at=Py_ssize_t, room=Py_ssize_t, flags=int)
     cpdef put(
@@ -66,6 +70,8 @@ cdef class Rows:
         long long attempt,
         int priority,
     )
+    @cython.locals(data=Bytes, at=Py_ssize_t, length=Py_ssize_t)
+    cpdef put_details(self, long long due_time, long long retry_max, bytes note)
     @cython.locals(data=Bytes, at=Py_ssize_t, room=Py_ssize_t, flags=int)
     cpdef put_published(
         self, bint is_routed, Py_ssize_t context, long long time, long long uid, bytes message_ids, long long size,

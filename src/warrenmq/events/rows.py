@@ -13,12 +13,14 @@ from typing import Any
 
 from warrenmq.events import memory
 from warrenmq.events.context_cache import ContextCache
-from warrenmq.events.message_ids import clean_name, pack_message_ids
+from warrenmq.events.message_ids import clean_name, clean_text, pack_message_ids
 from warrenmq.events.row_header import EventContext, RowHeader, encode_header, make_row_header, read_header
 from warrenmq.events.row_reader import (
     DELIVERED_FOLLOWS,
+    DETAILS,
     DIRECT_RECORD,
     FULL_RECORD,
+    HAS_DETAILS,
     HAS_IDS,
     IS_PUBLISHED,
     IS_SHORT,
@@ -50,10 +52,12 @@ _ROUTED_FOLLOWS = ROUTED_FOLLOWS
 _IS_SHORT = IS_SHORT
 _DELIVERED_FOLLOWS = DELIVERED_FOLLOWS
 _IS_PUBLISHED = IS_PUBLISHED
+_HAS_DETAILS = HAS_DETAILS
 _FULL_SIZE = FULL_RECORD.size
 _SHORT_SIZE = SHORT_RECORD.size
 _DIRECT_SIZE = DIRECT_RECORD.size
 _PUBLISHED_SIZE = PUBLISHED_RECORD.size
+_DETAILS_SIZE = DETAILS.size
 _PUBLISHED = PUBLISHED
 _ENQUEUED = ENQUEUED
 
@@ -75,11 +79,13 @@ class Rows:
         "_logged_size",
         "_names",
         "_numbers",
+        "_record_at",
         "_row_header",
         "_spares",
         "context_cache",
         "count",
         "first_time",
+        "has_details",
         "has_message_ids",
         "last_time",
         "size",
@@ -123,6 +129,8 @@ class Rows:
             event.attempt or 0,
             min(event.priority or 0, 255),
         )
+        if event.note is not None or event.due_time is not None or event.retry_max is not None:
+            self.put_details(event.due_time or 0, event.retry_max or 0, _bytes(event.note))
 
     def put(
         self,
@@ -161,8 +169,26 @@ class Rows:
         memory.store_32(data, at + 40, _limited(size) + 1 if size >= 0 else 0)
         memory.store_32(data, at + 44, _limited(depth) + 1 if depth >= 0 else 0)
         memory.store_32(data, at + 48, _limited(attempt))
+        self._record_at = at
         self.size += _FULL_SIZE
         self._end_record(time, flags, message_ids)
+
+    def put_details(self, due_time: int, retry_max: int, note: bytes | None) -> None:
+        """Add these to the last row, which `put` has just added; null: 0 or None."""
+        note = clean_text(note)
+        length = 0 if note is None else len(note)
+        if self.size + _DETAILS_SIZE + length > self._capacity:
+            self._grow(_DETAILS_SIZE + length)
+        data: memory.Pointer = self._data
+        at = self.size
+        data[self._record_at + 2] |= _HAS_DETAILS
+        memory.store_64(data, at, due_time)
+        memory.store_32(data, at + 8, _limited(retry_max))
+        memory.store_32(data, at + 12, 0 if note is None else length + 1)
+        if note is not None:
+            memory.copy(data, at + _DETAILS_SIZE, note, 0, length)
+        self.size += _DETAILS_SIZE + length
+        self.has_details = True
 
     def put_published(
         self, is_routed: bool, context: int, time: int, uid: int, message_ids: bytes | None, size: int, priority: int
@@ -298,6 +324,8 @@ class Rows:
         taken.last_time = self.last_time
         taken.time = 0
         taken.has_message_ids = self.has_message_ids
+        taken.has_details = self.has_details
+        taken._record_at = 0
         self._expected = min(self._capacity, _KEPT_CAPACITY)
         self._begin()
         return taken
@@ -361,6 +389,8 @@ class Rows:
                     reader.attempts[row],
                     reader.priorities[row],
                 )
+                if reader.details_at[row] != 0:
+                    self.put_details(*reader.details(row))
             read = reader.read()
         return count
 
@@ -405,6 +435,8 @@ class Rows:
         self.last_time = 0
         self.time = 0
         self.has_message_ids = False
+        self.has_details = False
+        self._record_at = 0
 
     def _grow(self, needed: int) -> None:
         grown = bytearray(max(2 * self._capacity, self.size + needed))

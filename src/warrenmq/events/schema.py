@@ -1,4 +1,4 @@
-"""The schema of events, version 2: kinds, reasons, columns.
+"""The schema of events, version 3: kinds, reasons, columns.
 
 One event is one row. Kinds and reasons are numbers on disk and names everywhere else. A new kind or reason needs no new
 version: readers show an unknown code as a number. A new or changed column does, with a fixture of the old version
@@ -38,6 +38,7 @@ QUEUE_DELETED = 26
 EXCHANGE_DECLARED = 27
 EXCHANGE_DELETED = 28
 REPUBLISHED = 29
+NOTED = 30  # the application's own line
 
 KIND_NAMES = {code: name.lower() for name, code in [*globals().items()] if isinstance(code, int)}
 KIND_CODES = {name: code for code, name in KIND_NAMES.items()}
@@ -74,7 +75,7 @@ REASON_CODES = {name: code for code, name in REASON_NAMES.items()}
 
 MAX_CODE = 127  # of kinds and reasons: int8 on disk
 
-VERSION = 2
+VERSION = 3
 
 STREAM_NAME = "warren.events"
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
@@ -140,6 +141,9 @@ class Event:
     source_uid: _Int64 | None = None  # the message that this one was made from
     depth: _Int32 | None = None  # messages waiting in the queue after this event
     priority: _Int32 | None = None  # the message's property; None for 0
+    note: _Text | None = None  # of `noted`: the application's text
+    due_time: _Time | None = None  # of `scheduled` and `retried`: when the message is due
+    retry_max: _Int32 | None = None  # of `retried`: how many retries the message has
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ def _column(name: str, hint: Any) -> Column:
 
 
 COLUMNS = tuple(_column(name, hint) for name, hint in Event.__annotations__.items())
-COLUMNS_OF_VERSION = {1: 21, 2: 22}  # how many: columns are only appended, so all versions can be read
+COLUMNS_OF_VERSION = {1: 21, 2: 22, 3: 25}  # how many: columns are only appended, so all versions can be read
 
 _NUMBERS = {column.name: number for number, column in enumerate(COLUMNS)}
 
