@@ -12,11 +12,13 @@ from warrenmq.core import consumer_timeout, report
 from warrenmq.core.channel_confirms import ConfirmingChannel
 from warrenmq.core.consumer import Consumer, wake_channel
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
-from warrenmq.core.exchange import Exchange, Route
+from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
+from warrenmq.core.notes import Note, parse_note
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.publish_rules import (
+    MESSAGE_UID,
     due_time,
     encode_blind_keys,
     needs_inspection,
@@ -33,8 +35,11 @@ from warrenmq.core.publishing import (
     resolve_route,
 )
 from warrenmq.core.queue import Queue
+from warrenmq.core.reserved import NOTES
 from warrenmq.core.transaction import Transaction
 from warrenmq.events import schema
+from warrenmq.events.ids import uid_text
+from warrenmq.protocol.properties import with_header
 
 if TYPE_CHECKING:
     from warrenmq.core.connection import Connection
@@ -121,7 +126,10 @@ class Channel(ConfirmingChannel):
         return True
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
-        """Publish a message whose properties affect routing or acceptance: CC, BCC, reply-to, user-id, ..."""
+        """Publish a message whose properties affect routing or acceptance (CC, reply-to, user-id, ...), or a note."""
+        if route.routing_key == NOTES and route.exchange.name == DEFAULT_EXCHANGE:
+            self._hold_or_deliver(Message(route.address, header, body), parse_note(header, body, self), False)
+            return
         header, extra_keys, headers = prepare_header(header, self)
         message = Message(route.address, header, body)
         message.ttl_ms = ttl_of(header)
@@ -135,17 +143,23 @@ class Channel(ConfirmingChannel):
         if self.events.is_watching:
             queues = predict_queues(self.vhost, found)
             self.events.published(self, route, message, queues if target is found else list(queues))
+            if message.uid != 0 and headers and headers.get(MESSAGE_UID) == "":
+                message = message.with_header(with_header(message.header, MESSAGE_UID, uid_text(message.uid)))
+        self._hold_or_deliver(message, target, route.is_mandatory)
+
+    def _hold_or_deliver(self, message: Message, target: Target, is_mandatory: bool) -> None:
         if self.transaction is not None:
-            self.transaction.hold_publish(message, target, route.is_mandatory, self.stats)
+            self.transaction.hold_publish(message, target, is_mandatory, self.stats)
         else:
-            self.deliver(message, target, route.is_mandatory)
+            self.deliver(message, target, is_mandatory)
 
     def deliver(self, message: Message, target: Target, is_mandatory: bool) -> None:
-        """Schedule a message, or deliver it to its queues, unless an exchange on its path drops it as a duplicate."""
-        if isinstance(target, ScheduledRoute):
-            self.turn_level |= self.vhost.schedule.add(message, target.due_ms)
-            if message.uid != 0:
-                self.events.message_event(schema.SCHEDULED, message, self, 0)
+        """Deliver a message to its queues, unless it is scheduled or a note, or an exchange drops it as a duplicate."""
+        if isinstance(target, ScheduledRoute | Note):
+            if isinstance(target, ScheduledRoute):
+                self.turn_level |= self.vhost.schedule.add(message, target.due_ms, self)
+            else:
+                target.write(self)
             if self.is_confirming:
                 self.await_confirm(message)
             return

@@ -426,7 +426,7 @@ class ClassicQueue(DroppingQueue):
     def _requeue(self, entries: list[QueuedMessage], actor: object, reason: int) -> None:
         self.requeued += len(entries)
         for entry in entries:
-            if entry.message.uid != 0:
+            if entry.message.uid != 0 and (self.retry is None or not self.retry.is_held(entry)):
                 self.events.queue_event(_REQUEUED, entry, self, actor, reason)
             entry.redelivered = True
         if self.is_deleted:

@@ -22,6 +22,8 @@ cdef class Message:
     cdef public long long publish_time
     cdef public long long enqueue_time
 
+    @cython.locals(copy=Message)
+    cpdef Message with_header(self, bytes header)
     cpdef bint is_persistent(self) except -1
     cpdef Py_ssize_t footprint(self) noexcept
     cpdef Py_ssize_t shared_size(self) noexcept

@@ -85,6 +85,18 @@ class Message:
     def properties(self) -> BasicProperties:
         return properties.decode(self.header, 12)
 
+    def with_header(self, header: bytes) -> "Message":
+        """Return the same message with another content header."""
+        copy = make_message(self.address, header, self.body)
+        copy.blind_keys = self.blind_keys
+        copy.has_deaths = self.has_deaths
+        copy.wants_report = self.wants_report
+        copy.ttl_ms = self.ttl_ms
+        copy.uid = self.uid
+        copy.publish_time = self.publish_time
+        copy.enqueue_time = self.enqueue_time
+        return copy
+
     def is_persistent(self) -> bool:
         return delivery_mode(self.header) == _PERSISTENT
 

@@ -52,6 +52,10 @@ cdef class EventSink:
     cpdef advance_clock(self)
     cpdef queue_event(self, int kind, QueuedMessage entry, object queue, object actor, int reason)
     cpdef direct_delivery(self, Message message, object queue, object consumer)
+    cpdef detailed_event(
+        self, int kind, QueuedMessage entry, object queue, object actor, int reason, long long due_ms, long long retry_max,
+        bytes note,
+    )
     cpdef firehose_delivery(self, QueuedMessage entry, object queue, object actor)
     cpdef resource_event(self, int kind, str vhost, dict fields)
     cpdef end_turn(self)

@@ -425,6 +425,19 @@ class EventSink:
         `actor` is the consumer or the channel that caused it, None for the broker itself.
         """
 
+    def detailed_event(
+        self,
+        kind: int,
+        entry: "QueuedMessage",
+        queue: "Queue",
+        actor: object,
+        reason: int,
+        due_ms: int,
+        retry_max: int,
+        note: bytes | None,
+    ) -> None:
+        """Report what `queue_event` does, with the time until which the message waits, or a note; null: 0 or None."""
+
     def direct_delivery(self, message: "Message", queue: "Queue", consumer: "Consumer") -> None:
         """Report that a traced message went straight to a consumer without acks, past an empty queue."""
 
@@ -432,7 +445,10 @@ class EventSink:
         """Report a delivery, traced or not, from a queue whose virtual host has the firehose open."""
 
     def resource_event(self, kind: int, vhost: str, fields: "dict[str, Any]") -> None:
-        """Report that a connection, channel, consumer, queue or exchange was opened, closed, declared or deleted."""
+        """Report that a connection, channel, consumer, queue or exchange was opened, closed, declared or deleted.
+
+        Also events of messages that are not at hand: removed on disk, or named by a note.
+        """
 
     def end_turn(self) -> None:
         """The turn ends; its epoch is still open."""

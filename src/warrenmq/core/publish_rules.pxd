@@ -8,6 +8,7 @@ cdef int _REPLY_TO
 cdef int _EXPIRATION
 cdef int _USER_ID
 cdef bytes _REPORT_TO
+cdef bytes _WANTS_UID
 
 
 @cython.locals(flags="unsigned int")

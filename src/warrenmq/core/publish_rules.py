@@ -38,6 +38,8 @@ REPORT_TO = "x-report-to"
 REPORT = "x-report"
 REPORT_ALL = "all"
 
+MESSAGE_UID = "x-message-uid"  # empty: the broker fills in its id of the message
+_WANTS_UID = b"\x0dx-message-uidS\0\0\0\0"
 _REPORT_TO = REPORT_TO.encode()
 
 
@@ -48,8 +50,11 @@ def needs_inspection(header: bytes) -> bool:
         return True
     if flags & _DELIVERY_MODE and delivery_mode(header) not in (1, 2):
         return True
-    # CC, BCC, x-delay, x-deliver-at and x-report-to are the relevant headers; a search is far cheaper than decoding.
-    return bool(flags & _HEADERS) and (b"CC" in header or b"x-del" in header or b"x-rep" in header)
+    if flags & _HEADERS == 0:
+        return False
+    # CC, BCC, x-delay, x-deliver-at, x-report-to and x-message-uid are the relevant headers; a search is far cheaper
+    # than decoding.
+    return b"CC" in header or (b"x-" in header and (b"x-del" in header or b"x-rep" in header or _WANTS_UID in header))
 
 
 def wants_report(header: bytes) -> bool:

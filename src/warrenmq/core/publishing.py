@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.exchange_path import ExchangePath
 from warrenmq.core.message import Message
+from warrenmq.core.notes import Note
 from warrenmq.core.outcome import QUEUED, REJECTED, UNROUTED
 from warrenmq.core.publish_rules import (
     decode_blind_keys,
@@ -49,7 +50,7 @@ class ScheduledRoute:
     due_ms: int
 
 
-Target = list[Queue] | DeferredRoute | ScheduledRoute
+Target = list[Queue] | DeferredRoute | ScheduledRoute | Note
 
 
 def find_target(
@@ -90,7 +91,7 @@ def publish(vhost: VHost, route: Route, header: bytes, body: bytes) -> int:
     message.blind_keys = encode_blind_keys(headers)
     due_ms = due_time(headers, vhost.broker.turn.now_ms) if headers else 0
     if due_ms:
-        return QUEUED | vhost.schedule.add(message, due_ms)
+        return QUEUED | vhost.schedule.add(message, due_ms, None)
     return _deliver(vhost, message, find_target(vhost, route, extra_keys, header, headers))
 
 

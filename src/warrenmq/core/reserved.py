@@ -12,6 +12,7 @@ the analysis. Access to them requires permissions and a user tag:
 A publish reaches them only through the default exchange and their name: never by CC, BCC, an alternate exchange or a
 binding. Other names under `warren.` cannot be declared; queues and exchanges created by an older version keep working.
 `warren.reader.NAME` is an ordinary queue, used by a Spark reader.
+`warren.notes` is the routing key of notes (notes.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from warrenmq.events.schema import STREAM_NAME as EVENTS
 
 PREFIX = "warren."
 ANALYSIS = "warren.analysis"
+NOTES = "warren.notes"
 VHOST = "/"
 
 ADMINISTRATOR = "administrator"

@@ -116,6 +116,7 @@ class Retry:
                 continue
             delay_ms = self._delay_of(entry, options)
             if delay_ms >= 0 and options.is_ordered:
+                self._emit(entry, options, actor, reason, delay_ms)
                 self._hold(entry, delay_ms, reason)
                 held.append(entry)
                 continue
@@ -126,8 +127,7 @@ class Retry:
                 queue.drop(entry, schema.R_DELIVERY_LIMIT, actor)
             else:
                 queue.requeued += 1
-                if entry.message.uid != 0:
-                    queue.events.queue_event(schema.RETRIED, entry, queue, actor, reason)
+                self._emit(entry, options, actor, reason, delay_ms)
                 self._keep(entry, delay_ms, reason)
                 queue.backlog.settle(entry)
             if actor is not None:
@@ -136,12 +136,21 @@ class Retry:
 
     def _delay_of(self, entry: QueuedMessage, options: RetryOptions) -> int:
         """Return the milliseconds until the next attempt; -1 if this was the last one."""
-        header = entry.message.header
-        if _OVERRIDES.search(header):
-            options = self._override(options, properties.headers(header) or {})
+        options = self._override_by_headers(options, entry.message.header)
         if entry.attempts > options.max:
             return -1
         return options.delay_after(entry.attempts, random.random())
+
+    def _emit(self, entry: QueuedMessage, options: RetryOptions, actor: object, reason: int, delay_ms: int) -> None:
+        """Emit that a message waits for its next attempt, if it is traced."""
+        if entry.message.uid != 0:
+            queue = self._queue
+            due_ms = queue.turn.now_ms + delay_ms
+            most = self._override_by_headers(options, entry.message.header).max
+            queue.events.detailed_event(schema.RETRIED, entry, queue, actor, reason, due_ms, most, None)
+
+    def _override_by_headers(self, options: RetryOptions, header: bytes) -> RetryOptions:
+        return self._override(options, properties.headers(header) or {}) if _OVERRIDES.search(header) else options
 
     def _override(self, options: RetryOptions, headers: Mapping[str, Any]) -> RetryOptions:
         changed, invalid = override(options, headers)
@@ -159,7 +168,7 @@ class Retry:
             self._create()
         assert self._messages is not None
         message = entry.message
-        waiting = _copy(message, self._with_reason(message.header, reason))
+        waiting = message.with_header(self._with_reason(message.header, reason))
         self._messages.add(waiting, self._queue.turn.now_ms + delay_ms, entry.attempts)
         self._queue.stats.retried += 1
 
@@ -179,6 +188,10 @@ class Retry:
         self._reasons[entry.position] = reason
         self._queue.stats.retried += 1
         self._hold_until(self._queue.turn.now_ms + delay_ms)
+
+    def is_held(self, entry: QueuedMessage) -> bool:
+        """Return True if the queue waits for this message."""
+        return entry.position in self._reasons
 
     def hold_restored(self, entry: QueuedMessage | None) -> None:
         """After a restart the first message waits again if it has failed before: when it failed is not stored."""
@@ -201,7 +214,7 @@ class Retry:
     def stamp(self, entry: QueuedMessage, message: Message) -> Message:
         """Return the message of an ordered queue with the reason for this attempt."""
         reason = self._reasons.pop(entry.position, 0) if self._reasons else 0
-        return _copy(message, self._with_reason(message.header, reason)) if reason else message
+        return message.with_header(self._with_reason(message.header, reason)) if reason else message
 
     # -- after the last attempt --------------------------------------------------------------------------------------
 
@@ -259,10 +272,3 @@ class Retry:
             self._messages = None
             if self._queue.is_durable:
                 self._vhost.broker.catalog.delete("queue", (self._vhost.name, name_of_store(self._queue.name)))
-
-
-def _copy(message: Message, header: bytes) -> Message:
-    copy = Message(message.address, header, message.body)
-    copy.blind_keys, copy.has_deaths = message.blind_keys, message.has_deaths
-    copy.uid, copy.publish_time = message.uid, message.publish_time
-    return copy

@@ -28,6 +28,7 @@ from warrenmq.events import schema
 from warrenmq.protocol import properties
 
 if TYPE_CHECKING:
+    from warrenmq.core.channel import Channel
     from warrenmq.core.vhost import VHost
 
 STORE = "warren.scheduled"
@@ -78,14 +79,17 @@ class Schedule:
         store = broker.storage.message_store(self._vhost.name, STORE, QueueOptions(is_durable=True))
         self._messages = DelayedMessages(broker, store, True, self._release)
 
-    def add(self, message: Message, due_ms: int) -> int:
-        """Keep a message until this time. Return the durability level that its confirm waits for."""
+    def add(self, message: Message, due_ms: int, channel: Channel | None) -> int:
+        """Keep a message of this channel until this time. Return the durability level that its confirm waits for."""
         if self._messages is None:
             definition = {"vhost": self._vhost.name, "name": STORE, "durable": True, "auto_delete": False}
             self.restore()
             self._vhost.broker.catalog.save("queue", (self._vhost.name, STORE), {**definition, "arguments": {}})
         assert self._messages is not None
         self._vhost.broker.stats.scheduled += 1
+        if message.uid != 0:
+            entry = QueuedMessage(message, 0)
+            self._queue.events.detailed_event(schema.SCHEDULED, entry, self._queue, channel, 0, due_ms, 0, None)
         return self._messages.add(message, due_ms, 0)
 
     def _release(self, entry: QueuedMessage) -> None:

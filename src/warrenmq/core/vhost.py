@@ -134,6 +134,8 @@ class VHost:
             reply_queue = self.broker.reply_queues.get(routing_key)
             return Route(exchange, routing_key, address, is_mandatory, [] if reply_queue is None else [reply_queue])
         queues, uses_message = self.route(exchange, (routing_key,), None)
+        if exchange.name == DEFAULT_EXCHANGE and routing_key == reserved.NOTES:
+            uses_message = True  # `Channel.publish` inspects it
         return Route(exchange, routing_key, address, is_mandatory, None if uses_message else queues)
 
     def find_route(

@@ -66,8 +66,8 @@ class RowReader:
 
     `validity` has a bit for each field that is not null: 1 reason, 2 publish time, 4 enqueue time, 8 attempt, 16 size,
     32 depth, 64 priority. `ids_at` and `details_at` are offsets in `data`: 0 if the message has no ids and no source, 0
-    if the row has no details. `used_kinds` marks the kinds of all rows so far. `differing_times` is 0 while all times of
-    each row are the same.
+    if the row has no details. `used_kinds` marks the kinds of all rows so far. `differing_times` is 0 while all times
+    of each row are the same.
     """
 
     __slots__ = (

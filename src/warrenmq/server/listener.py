@@ -37,7 +37,7 @@ from warrenmq.server.timer_driver import TimerDriver
 log = logging.getLogger("warrenmq.listener")
 
 # What RabbitMQ does not have.
-OWN_CAPABILITIES = {"warrenmq.consumer_retry": True}
+OWN_CAPABILITIES = {"warrenmq.consumer_retry": True, "warrenmq.notes": True}
 
 # All connections read into one buffer of this size (or two frames, if those are larger).
 RECEIVE_BUFFER = 256 * 1024

@@ -1,7 +1,8 @@
 """The biography of a message: its events in order, and how long it waited and was processed in each queue.
 
-A stay of a message in a queue is a leg. Its spans are the times in which it waited or was with a consumer; all figures
-that people see are derived from them. A message that was published again, or made from another, has legs of its own.
+A stay of a message in a queue is a leg. Its spans are the times in which it waited, was with a consumer, or was
+delayed (scheduled, or waiting for a retry); all figures that people see are derived from them. A message that was
+published again, or made from another, has legs of its own.
 
 Two things are inferred, as the log does not have them. A broker that is killed does not report which consumers lost
 their messages: a consumer that had one at the next delivery, or when the broker started, has lost it. And after a start
@@ -21,16 +22,18 @@ from warrenmq.events.schema import Event, kind_name
 
 WAITING = "waiting"
 PROCESSING = "processing"
+# It is not delivered before its due time.
+DELAYED = "delayed"
 # A consumer had it when the broker ended; for how long is unknown.
 LOST = "lost"
 
 # Ends a processing span; some are followed by an event that tells what became of the message.
 _SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
 # The message waits again.
-_RETURNED_TO_QUEUE = frozenset({schema.REQUEUED, schema.RETRIED, schema.SCHEDULED})
+_RETURNED_TO_QUEUE = frozenset({schema.REQUEUED, schema.RETRIED})
 # It has left the queue. `unroutable` with a queue: its dead letter reached no other queue.
 _LEFT_QUEUE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED, schema.UNROUTABLE})
-_IN_QUEUE = _SETTLED | _RETURNED_TO_QUEUE | _LEFT_QUEUE | {schema.ENQUEUED, schema.DELIVERED}
+_IN_QUEUE = _SETTLED | _RETURNED_TO_QUEUE | _LEFT_QUEUE | {schema.ENQUEUED, schema.DELIVERED, schema.SCHEDULED}
 # It was refused and never waited in that queue.
 _NEVER_JOINED = frozenset({schema.R_REFUSED, schema.R_DUPLICATE, schema.R_CYCLE})
 # One event for all messages on disk, which are gone. With other reasons some are gone, and it is unknown which.
@@ -41,7 +44,10 @@ _NEVER_QUEUED = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in which the message waited or was with a consumer; `end` is None while it lasts."""
+    """A time in which the message waited, was delayed or was with a consumer; `end` is None while it lasts.
+
+    Of a delay: `due` is when it ends, and `retry_max` how many retries the message has.
+    """
 
     kind: str
     begin: int
@@ -49,6 +55,8 @@ class Span:
     attempt: int | None = None
     consumer: str | None = None
     outcome: str | None = None  # the name of the kind that ended it
+    due: int | None = None
+    retry_max: int | None = None
 
     @property
     def length(self) -> int:
@@ -58,7 +66,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One stay in one queue. `outcome` is the kind of its last event; waiting or processing while it lasts."""
+    """One stay in one queue. `outcome` is the kind of its last event; waiting, processing or delayed while it lasts."""
 
     vhost: str
     queue: str
@@ -81,6 +89,10 @@ class Leg:
     def processing_us(self) -> int | None:
         return self._sum(PROCESSING)
 
+    @property
+    def delayed_us(self) -> int | None:
+        return self._sum(DELAYED)
+
     def _sum(self, kind: str) -> int | None:
         """Sum the spans of known length; None without any."""
         spans = [span for span in self.spans if span.kind == kind and span.end is not None and span.outcome != LOST]
@@ -92,7 +104,7 @@ class Biography:
     """What happened to a message, to its source, and to those made from it."""
 
     message_id: str | None
-    uid: int  # of the first one
+    uid: int  # of the first one; 0: only notes are kept of it
     events: Sequence[Event]
     legs: Sequence[Leg]
     is_complete: bool
@@ -112,7 +124,7 @@ def build_biography(events: Iterable[Event], is_truncated: bool = False, began: 
 
 def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
     """Return True if every message has a beginning and an end."""
-    uids = {event.uid for event in events if event.uid}
+    uids = {event.uid for event in events if event.uid and event.kind != schema.NOTED}
     begun = {event.uid for event in events if event.kind == schema.PUBLISHED or event.source_uid is not None}
     queued = {leg.uid for leg in legs}
     never_queued = {event.uid for event in events if event.kind in _NEVER_QUEUED}
@@ -128,18 +140,20 @@ class BiographyBuilder:
         self._stays: list[_Stay] = []  # in the order of their beginnings
         self._current: dict[tuple[object, ...], _Stay] = {}
         self._waiting: dict[tuple[str, str], dict[_Stay, None]] = {}  # by virtual host and queue
+        self._scheduled: dict[int, _Stay] = {}  # by uid
 
     def add(self, events: Iterable[Event]) -> None:
         for event in events:
             if event in self._seen:
                 continue
             self._seen.add(event)
-            if event.uid == 0:
+            if event.uid == 0 and event.kind != schema.NOTED:
                 self._add_removal(event)
             elif event.queue is None or event.kind not in _IN_QUEUE:
                 self.events.append(event)
             else:
                 stay = self._stay_of(event)
+                self._end_schedule(event, stay)
                 self.events.append(stay.add(event))
                 self._note_waiting(stay)
 
@@ -160,7 +174,8 @@ class BiographyBuilder:
             return None
         message_id = next((event.message_id for event in self.events if event.message_id is not None), None)
         is_complete = not is_truncated and _is_complete(self.events, legs)
-        return Biography(message_id, self.events[0].uid, self.events, legs, is_complete, is_truncated)
+        uid = next((event.uid for event in self.events if event.uid), 0)
+        return Biography(message_id, uid, self.events, legs, is_complete, is_truncated)
 
     def waiting_since(self) -> dict[tuple[str, str], int]:
         """Return the queues (virtual host and name) in which a message still waits, and since when."""
@@ -174,6 +189,15 @@ class BiographyBuilder:
             stay = self._current[place] = _Stay(event)
             self._stays.append(stay)
         return stay
+
+    def _end_schedule(self, event: Event, stay: _Stay) -> None:
+        """A scheduled message is released: no event but the first in another queue tells so."""
+        if event.kind == schema.SCHEDULED:
+            self._scheduled[event.uid] = stay
+        elif event.uid in self._scheduled and self._scheduled[event.uid] is not stay:
+            released = self._scheduled.pop(event.uid)
+            released.release(event.time)
+            self._note_waiting(released)
 
     def _note_waiting(self, stay: _Stay) -> None:
         waiting = self._waiting.setdefault(stay.place, {})
@@ -205,7 +229,7 @@ class _Stay:
         self.is_over = False
         self._uid = event.uid
         self._spans: list[Span] = []
-        self._wait: int | None = None  # index of the open waiting span
+        self._wait: int | None = None  # index of the open span of waiting or delay
         self._processing: dict[int, tuple[object, ...]] = {}  # open processing spans by index, and the consumer
         self._consumers: dict[str, None] = {}
         self._outcome = WAITING
@@ -218,7 +242,7 @@ class _Stay:
 
     @property
     def is_waiting(self) -> bool:
-        return self._outcome == WAITING
+        return self._outcome in (WAITING, DELAYED)
 
     @property
     def wait_begin(self) -> int:
@@ -229,17 +253,32 @@ class _Stay:
         """Add the event; return it with its attempt counted on over restarts."""
         event = self._renumber(event)
         if event.kind == schema.ENQUEUED:
+            if self._outcome == DELAYED:
+                self._end_wait(event)
             self._begin_wait(event.time)
+        elif event.kind == schema.SCHEDULED:
+            self._begin_delay(event)
         elif event.kind == schema.DELIVERED:
             self._deliver(event)
         elif event.kind in _SETTLED:
             self._settle(event)
         elif event.kind in _RETURNED_TO_QUEUE:
             self._settle(event)
-            self._begin_wait(event.time)
+            if event.due_time is None:
+                self._begin_wait(event.time)
+            else:
+                self._begin_delay(event)
         else:
             self._leave(event)
         return event
+
+    def release(self, time: int) -> None:
+        """The schedule has published it."""
+        if self._wait is not None:
+            self._end(self._wait, time, kind_name(schema.ROUTED))
+            self._wait = None
+        self._outcome = kind_name(schema.ROUTED)
+        self.is_over = True
 
     def broker_began(self, time: int) -> None:
         """Consumers that had it before this time lost it. If it was durable it waits again, without an event."""
@@ -269,6 +308,14 @@ class _Stay:
         if self._wait is None:
             self._wait = len(self._spans)
             self._spans.append(Span(WAITING, time))
+
+    def _begin_delay(self, event: Event) -> None:
+        self.is_over = False
+        self._outcome = DELAYED
+        if self._wait is None:
+            self._wait = len(self._spans)
+            delay = Span(DELAYED, event.time, None, event.attempt, due=event.due_time, retry_max=event.retry_max)
+            self._spans.append(delay)
 
     def _end_wait(self, event: Event) -> None:
         if self._wait is not None:

@@ -285,7 +285,8 @@ class _Biographer:
 
     def _add(self, position: EventPosition, event: Event) -> None:
         self._found[position] = event
-        self._uids.setdefault(event.uid, False)
+        if event.uid:
+            self._uids.setdefault(event.uid, False)
         if event.source_uid is not None:
             self._uids.setdefault(event.source_uid, False)
         if event.message_id is not None:

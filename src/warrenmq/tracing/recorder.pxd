@@ -94,6 +94,10 @@ cdef class Recorder(EventSink):
         target=Queue, message=Message, address=bytes, cache_key=object, context=Py_ssize_t
     )
     cpdef queue_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
+    cpdef detailed_event(
+        self, int kind, QueuedMessage entry, object queue, object who, int reason, long long due_ms, long long retry_max,
+        bytes note,
+    )
     @cython.locals(target=Queue, rows=Rows, context=Py_ssize_t, now="long long")
     cpdef direct_delivery(self, Message message, object queue, object consumer)
     @cython.locals(depth="long long", now="long long")

@@ -329,6 +329,21 @@ class Recorder(EventSink):
             context = self._queue_context(address, target, entry.consumer, who, cache_key)
         self._put_queue_row(kind, reason, context, message, target, entry.attempts)
 
+    def detailed_event(
+        self,
+        kind: int,
+        entry: QueuedMessage,
+        queue: object,
+        who: object,
+        reason: int,
+        due_ms: int,
+        retry_max: int,
+        note: bytes | None,
+    ) -> None:
+        self._row_uid = 0  # the row must not be a short one, which has no details
+        self.queue_event(kind, entry, queue, who, reason)
+        self.rows.put_details(due_ms * 1000, retry_max, note)
+
     def direct_delivery(self, message: Message, queue: object, consumer: object) -> None:
         target: Queue = queue  # type: ignore[assignment]
         now = self._now  # of the current publish

@@ -1,4 +1,4 @@
-"""Turns events into OpenTelemetry spans: publish, wait in a queue, deliver to a consumer.
+"""Turns events into OpenTelemetry spans: publish, wait in a queue, delay, deliver to a consumer, and notes.
 
 All spans of a message belong to the trace that its producer began (`traceparent`), below the producer's span; a
 delivery also links to that span. A message without one gets a trace of its own. Ids are derived from the message's uid,
@@ -30,6 +30,7 @@ MAX_OPEN_SPANS = 100_000
 
 SYSTEM = "warrenmq"
 DEFAULT_EXCHANGE = "amq.default"
+WAIT, DELAY = "wait", "delay"
 
 _PUBLISH_GOES_ON = frozenset({schema.ROUTED, schema.ENQUEUED, schema.TX_COMMITTED, schema.REPUBLISHED})
 _UNQUEUED = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK})
@@ -67,7 +68,8 @@ class SpanMaker:
     def __init__(self, max_open: int = MAX_OPEN_SPANS) -> None:
         self._max_open = max_open
         self._publishes: OrderedDict[int, _Publish] = OrderedDict()
-        self._waits: OrderedDict[Stay, int] = OrderedDict()
+        self._waits: OrderedDict[Stay, tuple[str, int]] = OrderedDict()  # wait or delay, and when it began
+        self._scheduled: OrderedDict[int, Stay] = OrderedDict()  # by uid
         self._deliveries: OrderedDict[tuple[object, ...], Event] = OrderedDict()
         self._spans: list[OtelSpan] = []
         self._last_time = 0
@@ -97,12 +99,21 @@ class SpanMaker:
             self._end_publish(event)
         elif event.uid in self._publishes:
             self._publishes[event.uid].add(event)
-        if event.queue is not None:
+        if event.kind == schema.NOTED:
+            self._spans.append(_note_span(event))
+        elif event.queue is not None:
             self._add_in_queue(event, (event.uid, event.vhost or "", event.queue, event.enqueue_time))
 
     def _add_in_queue(self, event: Event, stay: Stay) -> None:
+        if event.uid in self._scheduled and event.kind != schema.SCHEDULED:
+            self._end_wait(event, self._scheduled.pop(event.uid))
         if event.kind == schema.ENQUEUED:
-            _put_bounded(self._waits, stay, event.time, self._max_open)
+            if stay in self._waits:  # for a retry
+                self._end_wait(event, stay)
+            _put_bounded(self._waits, stay, (WAIT, event.time), self._max_open)
+        elif event.kind == schema.SCHEDULED:
+            _put_bounded(self._waits, stay, (DELAY, event.time), self._max_open)
+            _put_bounded(self._scheduled, event.uid, stay, self._max_open)
         elif event.kind == schema.DELIVERED:
             self._end_wait(event, stay)
             if event.reason == schema.R_AUTO_ACK:
@@ -112,7 +123,8 @@ class SpanMaker:
         elif event.kind in _SETTLED | _RETURNED_TO_QUEUE:
             self._end_delivery(event, stay)
             if event.kind in _RETURNED_TO_QUEUE:
-                _put_bounded(self._waits, stay, event.time, self._max_open)
+                operation = WAIT if event.due_time is None else DELAY
+                _put_bounded(self._waits, stay, (operation, event.time), self._max_open)
         elif event.kind in _LEFT_QUEUE:
             self._end_delivery(event, stay)
             self._end_wait(event, stay)
@@ -132,13 +144,13 @@ class SpanMaker:
             self._spans.append(publish.span())
 
     def _end_wait(self, event: Event, stay: Stay) -> None:
-        begin = self._waits.pop(stay, None)
+        operation, begin = self._waits.pop(stay, (WAIT, None))
         if begin is None and event.kind == schema.DELIVERED and event.attempt == 1 and event.depth is not None:
             begin = (
                 event.enqueue_time
             )  # it was enqueued before the exporter started; in a stream only the first delivery ends a wait
         if begin is not None:
-            self._spans.append(_wait_span(event, begin))
+            self._spans.append(_wait_span(event, stay, operation, begin))
 
     def _end_delivery(self, event: Event, stay: Stay) -> None:
         delivered = self._deliveries.pop((*stay, *receiver_of(event)), None)
@@ -182,10 +194,17 @@ def publish_id(uid: int) -> bytes:
     return _digest(8, "publish", uid)
 
 
-def _wait_span(event: Event, begin: int) -> OtelSpan:
-    queue = event.queue or ""
-    ids = _digest(8, "wait", event.uid, event.vhost, queue, begin), publish_id(event.uid)
-    return _span(event, INTERNAL, ("wait", None, queue), ids, (begin, event.time), event)
+def _wait_span(event: Event, stay: Stay, operation: str, begin: int) -> OtelSpan:
+    """Return the span of a wait, or of a delay, that this event ends."""
+    uid, vhost, queue, _ = stay
+    ids = _digest(8, "wait", uid, vhost or None, queue, begin), publish_id(uid)
+    return _span(event, INTERNAL, (operation, None, queue), ids, (begin, event.time), event)
+
+
+def _note_span(event: Event) -> OtelSpan:
+    ids = _digest(8, "note", event.uid, event.time, event.note), publish_id(event.uid)
+    times = event.time, event.time
+    return _span(event, INTERNAL, ("note", None, event.queue or event.exchange or DEFAULT_EXCHANGE), ids, times, None)
 
 
 def _deliver_span(delivered: Event, settled: Event) -> OtelSpan:
@@ -230,6 +249,7 @@ def _attributes(event: Event, operation: str, operation_type: str | None, destin
         "warrenmq.connection": event.connection,
         "warrenmq.attempt": event.attempt,
         "warrenmq.priority": event.priority,
+        "warrenmq.note": event.note,
         "warrenmq.source_uid": None if event.source_uid is None else uid_text(event.source_uid),
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -12,6 +12,7 @@ cdef Py_ssize_t _LIST_OFFSET
 cdef bytes _TRACEPARENT
 cdef bytes _SOURCE
 cdef bytes _DEATH
+cdef bytes _OWN_ID
 
 
 @cython.locals(
@@ -24,6 +25,8 @@ cpdef int priority_of(bytes header) except -1
 cpdef unsigned long long sampling_hash(bytes header, int space) except? 1
 cpdef bint is_republished(bytes header) except -1
 cpdef long long source_of(bytes header) except -1
+@cython.locals(text=bytes)
+cdef bytes _own_id(bytes header)
 @cython.locals(offset=Py_ssize_t)
 cdef bytes _short_string(bytes header, int flags, int wanted)
 @cython.locals(offset=Py_ssize_t, flag=int, size=Py_ssize_t)

@@ -16,6 +16,7 @@ if cython.compiled:
 else:
     from warrenmq.events.ids import hash_bytes
 
+from warrenmq.core.publish_rules import MESSAGE_UID
 from warrenmq.events.ids import parse_traceparent, parse_uid
 from warrenmq.events.message_ids import pack_message_ids
 
@@ -33,6 +34,8 @@ _TRACEPARENT = b"\x0btraceparentS"
 SOURCE_HEADER = "x-warren-source-id"
 _SOURCE = bytes((len(SOURCE_HEADER),)) + SOURCE_HEADER.encode() + b"S"
 _DEATH = b"\x07x-deathA"
+# An id that the publisher set; the broker sets it to the uid of the message, which is no id of the publisher's.
+_OWN_ID = bytes((len(MESSAGE_UID),)) + MESSAGE_UID.encode() + b"S"
 
 
 def message_ids_of(header: bytes) -> bytes | None:
@@ -51,6 +54,8 @@ def message_ids_of(header: bytes) -> bytes | None:
         if ids is not None:
             trace_id, span_id = ids
         source = source_of(header)
+        if message_id is None:
+            message_id = _own_id(header)
     return pack_message_ids(source, message_id, correlation_id, trace_id, span_id)
 
 
@@ -78,6 +83,12 @@ def source_of(header: bytes) -> int:
     """Return the uid of the message that this one was made from, 0 without one."""
     text = _long_string(header, _SOURCE)
     return parse_uid(text.decode("ascii", "replace")) or 0 if text else 0
+
+
+def _own_id(header: bytes) -> bytes | None:
+    """Return the id in the header x-message-uid, None if it is empty or a uid."""
+    text = _long_string(header, _OWN_ID)
+    return text if text and parse_uid(text.decode("ascii", "replace")) is None else None
 
 
 def _short_string(header: bytes, flags: int, wanted: int) -> bytes | None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import QueryParams
 
+from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import COLUMNS, KIND_CODES, Event, kind_name, reason_name
 from warrenmq.management import paging
@@ -37,7 +38,9 @@ CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "time": paging.iso,
     "publish_time": paging.iso,
     "enqueue_time": paging.iso,
+    "due_time": paging.iso,
 }
+REMOVALS = (schema.EXPIRED, schema.DROPPED)
 MAX_TRACES = 500
 SPANS_AT_ONCE = 20
 CLIENT_CLOSED_REQUEST = 499  # as in nginx logs
@@ -74,7 +77,7 @@ def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
             found = await _read(request, _reader(node).biography(key))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        parts = await _render_biography(found, visible) if found is not None else []
+        parts = await _render_biography(found, visible, int(clock() * 1e6)) if found is not None else []
         if not parts:
             raise NotFound(f"no events of a message '{key}'" + _reason_for_no_events(node))
         return JsonParts(parts)
@@ -108,7 +111,8 @@ def event_values(event: Event) -> dict[str, Any]:
         values["latency_us"] = event.time - event.publish_time
     if event.uid == 0:  # about a queue: `depth` is the number of its messages on disk that were removed
         del values["uid"]
-        values["messages"] = values.pop("depth", None)
+        if event.kind in REMOVALS:
+            values["messages"] = values.pop("depth", None)
     return values
 
 
@@ -120,6 +124,7 @@ def leg_values(leg: Leg) -> dict[str, Any]:
         "uid": uid_text(leg.uid),
         "waiting_us": leg.waiting_us,
         "processing_us": leg.processing_us,
+        "delayed_us": leg.delayed_us,
         "outcome": leg.outcome,
         "deliveries": leg.deliveries,
         "consumers": list(leg.consumers),
@@ -127,7 +132,7 @@ def leg_values(leg: Leg) -> dict[str, Any]:
 
 
 def span_values(span: Span) -> dict[str, Any]:
-    return {
+    values = {
         "kind": span.kind,
         "begin": paging.iso(span.begin),
         "end": paging.iso(span.end),
@@ -135,6 +140,9 @@ def span_values(span: Span) -> dict[str, Any]:
         "consumer": span.consumer,
         "outcome": span.outcome,
     }
+    if span.due is not None:
+        values |= {"due": paging.iso(span.due), "retry_max": span.retry_max}
+    return values
 
 
 def summary_values(summary: TraceSummary) -> dict[str, Any]:
@@ -156,7 +164,7 @@ def summary_values(summary: TraceSummary) -> dict[str, Any]:
     }
 
 
-async def _render_biography(biography: Biography, visible: frozenset[str] | None) -> list[bytes]:
+async def _render_biography(biography: Biography, visible: frozenset[str] | None, now: int) -> list[bytes]:
     """Render the biography as JSON, in parts, without events of virtual hosts that are not visible.
 
     Returns no parts if no event is visible.
@@ -166,9 +174,10 @@ async def _render_biography(biography: Biography, visible: frozenset[str] | None
         return []
     about: dict[str, Any] = {
         "message_id": biography.message_id or uid_text(biography.uid),
-        "uid": uid_text(biography.uid),
+        "uid": uid_text(biography.uid) if biography.uid else None,
         "complete": biography.is_complete,
         "truncated": biography.is_truncated,
+        "now": paging.iso(now),
     }
     if biography.is_truncated:
         about["hint"] = HINT
