@@ -73,7 +73,7 @@ def parse_note(header: bytes, body: bytes, channel: Channel) -> Note:
     name = headers.get(MESSAGE_UID) or properties.message_id(header)
     if not name or not isinstance(name, str):
         raise PreconditionFailed(
-            f"a note needs the header '{DELIVERY_TAG}' or '{MESSAGE_UID}', or the property message_id, to name its message"
+            f"a note needs '{DELIVERY_TAG}', '{MESSAGE_UID}' or the property message_id, to name its message"
         )
     uid = parse_uid(name)
     return Note(body, message_id=name) if uid is None else Note(body, uid=uid)
