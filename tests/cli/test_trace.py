@@ -11,7 +11,17 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from tests.management.fakes import UID, FakeNode, begun, dead_story, killed_story, purged_story, story
+from tests.management.fakes import (
+    UID,
+    FakeNode,
+    begun,
+    dead_story,
+    killed_story,
+    purged_story,
+    retried_story,
+    scheduled_story,
+    story,
+)
 from tests.management.serving import served
 from warrenmq.cli.trace_view import duration
 from warrenmq.events import schema
@@ -130,6 +140,33 @@ def test_a_dead_letter_shows_its_exchange_and_that_it_may_have_been_removed() ->
     assert re.search(r"✗ expired +dead +expired, *\n +4,000 *\n +messages *$", out, re.MULTILINE), out
     assert "Messages were removed on disk: whether this is one of them is not known." in out
     assert "removed on disk" not in told("order-19", stories=(purged_story(),))
+
+
+def test_a_message_that_is_retried_shows_its_notes_and_when_it_returns() -> None:
+    out = told("order-21", stories=(retried_story(),))
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[lines.index("1.7 s ✎ noted shipping packer-1 1") + 1] == "no such account \\x1b[2J"
+    assert lines[lines.index("1.7 s ↺ retried shipping 1 client") + 1] == "retry 1 of 16 in 4 s, because rejected"
+    assert "scheduled for 04:50:01, in 1.5 s" in lines
+    assert re.search(r"^now waiting in shipping for retry 1 of 16, due now, for \d+ d", out, re.MULTILINE), out
+    assert re.search(r"waiting 99\.9 ms, processing 100\.02 ms, delayed 1\.5 s$", out, re.MULTILINE), out
+    assert re.search(r"^ warren.scheduled ↺·+ *$", out, re.MULTILINE), out
+    assert re.search(r"^ shipping +░+█*↺ *$", out, re.MULTILINE), out
+    assert [line for line in out.splitlines() if cell_len(line) > 80] == []
+
+
+def test_a_scheduled_message_shows_where_it_is() -> None:
+    out = told("order-22", stories=(scheduled_story(),))
+    assert re.search(r"^now scheduled for 2026-11-17 04:50:00, due ", out, re.MULTILINE), out
+    assert "scheduled for 2026-11-17 04:50:00, in 1 d" in out
+
+
+def test_a_message_that_waits_or_is_processed_shows_where_and_for_how_long() -> None:
+    queued = told("order-17", stories=(begun(story().events[:3]),))
+    assert re.search(r"^now waiting in shipping, for \d+ d", queued, re.MULTILINE), queued
+    taken = told("order-18", stories=(begun(killed_story().events[:3]),))
+    assert re.search(r"^now with consumer packer-1 of shipping, for \d+ d", taken, re.MULTILINE), taken
+    assert "\nnow " not in told("order-17")
 
 
 def test_json_is_what_the_broker_answers() -> None:

@@ -169,6 +169,28 @@ def purged_story() -> Biography:
     return begun([*told.events, at_once])
 
 
+def retried_story() -> Biography:
+    """Scheduled, released, and rejected with a note: it waits for its second attempt."""
+    told = Telling("order-21", UID)
+    told.at(0, schema.PUBLISHED)
+    told.at(20, schema.SCHEDULED, queue="warren.scheduled", due_time=BEGIN + 1_500_000)
+    told.at(1_500_100, schema.ENQUEUED, queue="shipping", depth=1)
+    told.at(1_600_000, schema.DELIVERED, queue="shipping", consumer="packer-1", attempt=1, depth=0)
+    told.at(1_700_000, schema.NOTED, queue="shipping", consumer="packer-1", attempt=1, note="no such account \x1b[2J")
+    told.at(1_700_020, schema.REJECTED, queue="shipping", consumer="packer-1", attempt=1, depth=0)
+    retry = {"reason": schema.R_CLIENT, "due_time": BEGIN + 5_700_000, "retry_max": 16}
+    told.at(1_700_030, schema.RETRIED, queue="shipping", attempt=1, depth=0, **retry)
+    return told.biography()
+
+
+def scheduled_story() -> Biography:
+    """Scheduled for the next day."""
+    told = Telling("order-22", UID)
+    told.at(0, schema.PUBLISHED)
+    told.at(20, schema.SCHEDULED, queue="warren.scheduled", due_time=BEGIN + 86_400_000_000)
+    return told.biography()
+
+
 def dead_story() -> Biography:
     """A consumer rejected it, and some messages of the queue of its dead letter expired on disk."""
     told = Telling("order-20", UID)

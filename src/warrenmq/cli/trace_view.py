@@ -1,4 +1,4 @@
-"""Draws biographies in a terminal: a timeline row per queue, then all events. Fits 80 columns.
+"""Draws biographies in a terminal: where the message is, a timeline row per queue, then all events. Fits 80 columns.
 
 Text from messages is made printable first (printable.py).
 """
@@ -6,7 +6,8 @@ Text from messages is made printable first (printable.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,6 +31,9 @@ LONG_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
 MAX_ROW_NAME = 20
 PUBLISHER = "publisher"
 LOST = "lost"
+# What stands for the schedule of a virtual host in events.
+SCHEDULE = "warren.scheduled"
+MIN_SINCE, WHY = 11, 10  # widths of columns
 # Reasons of an event that removed all messages on disk; with others it removed some.
 ALL_GONE = ("purged", "queue_deleted")
 
@@ -41,6 +45,8 @@ STYLES = {
     "quiet": "bright_black",
     "waiting": "yellow",
     "processing": "cyan",
+    "delayed": "magenta",
+    "note": "cyan",
     LOST: "red",
 }
 GROUPS = {
@@ -57,7 +63,8 @@ GROUPS = {
         "tx_rolled_back",
     ),
     "warn": ("requeued", "retried", "scheduled", "republished"),
-    "info": ("published", "routed", "enqueued", "delivered", "waiting", "processing"),
+    "info": ("published", "routed", "enqueued", "delivered", "waiting", "processing", "delayed"),
+    "note": ("noted",),
 }
 
 
@@ -67,20 +74,23 @@ class Signs:
 
     waiting: str = "░"
     processing: str = "█"
+    delayed: str = "·"
     event: str = "●"
     ok: str = "✓"
     bad: str = "✗"
     warn: str = "↺"
+    note: str = "✎"
     lost: str = "╌"
 
     def of_span(self, kind: str) -> str:
-        return {"waiting": self.waiting, "processing": self.processing, LOST: self.lost}[kind]
+        return {"waiting": self.waiting, "processing": self.processing, "delayed": self.delayed, LOST: self.lost}[kind]
 
     def of(self, kind: str) -> str:
-        return {"ok": self.ok, "bad": self.bad, "warn": self.warn}.get(group(kind), self.event)
+        signs = {"ok": self.ok, "bad": self.bad, "warn": self.warn, "note": self.note}
+        return signs.get(group(kind), self.event)
 
 
-ASCII_SIGNS = Signs(".", "=", "o", "+", "x", "~", "?")
+ASCII_SIGNS = Signs(".", "=", "-", "o", "+", "x", "~", "!", "?")
 
 
 @dataclass
@@ -96,8 +106,11 @@ def show_biography(biography: dict[str, Any], console: Console) -> None:
     signs = Signs() if console.encoding.lower().startswith("utf") else ASCII_SIGNS
     width = min(console.width, MAX_WIDTH)
     console.print(_heading(biography, width))
+    for line in present(biography):
+        console.print(Text(printable(line), style="bold"))
     console.print(_timeline(timeline_rows(biography), signs, width))
-    console.print(_events_table(biography["events"], signs, width))
+    for part in _events_tables(biography["events"], signs, width):
+        console.print(part)
     if any(span["outcome"] == LOST for leg in biography["legs"] for span in leg["spans"]):
         console.print(Text("The broker ended while a consumer had it: for how long is not known.", style="yellow"))
     if any(each.get("messages") and each["reason"] not in ALL_GONE for each in biography["events"]):
@@ -133,14 +146,40 @@ def _heading(biography: dict[str, Any], width: int) -> Text:
     text = Text("Message ", style="bold").append(printable(biography["message_id"]), style="bold cyan")
     facts = [f"first event {local(first['time'])} ({zone(first['time'])})", _route(first) + _priority(biography)]
     details = [f"{name.replace('_', ' ')} {first[name]}" for name in ("correlation_id", "trace_id") if first.get(name)]
-    if biography["uid"] != biography["message_id"]:
+    if biography["uid"] not in (None, biography["message_id"]):
         details.insert(0, f"broker's id {biography['uid']}")
     took = duration(microseconds(biography["events"][-1]["time"]) - microseconds(first["time"]))
     waiting, processing = (_sum(legs, name) for name in ("waiting_us", "processing_us"))
     sums = f"{len(biography['events'])} events in {took}: waiting {waiting}, processing {processing}"
+    if any(leg["delayed_us"] is not None for leg in legs):
+        sums += f", delayed {_sum(legs, 'delayed_us')}"
     for line in (*facts, *_joined(details, width), sums):
         text.append("\n" + printable(line), style="default not bold")
     return text
+
+
+def present(biography: dict[str, Any]) -> list[str]:
+    """Return where the message is now, and for how long: a line for each queue that still has it."""
+    now = microseconds(biography["now"])
+    lines = []
+    for leg in biography["legs"]:
+        for span in leg["spans"]:
+            if span["end"] is None:
+                lines.append(f"now {_place(leg, span, now)}, for {duration(max(0, now - microseconds(span['begin'])))}")
+    return lines
+
+
+def _place(leg: dict[str, Any], span: dict[str, Any], now: int) -> str:
+    if span["kind"] == "processing":
+        who = span["consumer"]
+        return f"with consumer {who} of {leg['queue']}" if who else f"fetched from {leg['queue']}"
+    if span["kind"] != "delayed":
+        return f"waiting in {leg['queue']}"
+    due = microseconds(span["due"])
+    when = f"due in {_rough(due - now)}" if due > now else "due now"
+    if leg["queue"] == SCHEDULE:
+        return f"scheduled for {moment(span['due'], now)}, {when}"
+    return f"waiting in {leg['queue']} for retry {span['attempt']} of {span['retry_max']}, {when}"
 
 
 def _route(event: dict[str, Any]) -> str:
@@ -201,7 +240,7 @@ def _timeline(rows: list[TimelineRow], signs: Signs, width: int) -> Text:
     text.append(" " * (name_width + 2) + "0" + total.rjust(columns - 1), style="dim")
     text.append("\n ")
     drawn = {"waiting", "processing"} | {kind for row in rows for kind, _, _ in row.spans}
-    for kind in [kind for kind in ("waiting", "processing", LOST) if kind in drawn]:
+    for kind in [kind for kind in ("waiting", "processing", "delayed", LOST) if kind in drawn]:
         text.append(signs.of_span(kind) * 2, style=STYLES[kind]).append(f" {kind}   ", style="dim")
     text.append(signs.ok, style=STYLES["ok"]).append(" done   ", style="dim")
     text.append(signs.warn, style=STYLES["warn"]).append(" again   ", style="dim")
@@ -226,15 +265,12 @@ def _drawn(row: TimelineRow, signs: Signs, columns: int, length: int) -> Text:
     return Text.assemble(*cells)
 
 
-def _events_table(events: list[dict[str, Any]], signs: Signs, width: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, width=width)
-    table.add_column("since first", justify="right", no_wrap=True, min_width=11)
-    table.add_column("event", no_wrap=True)
-    table.add_column("queue", ratio=3, overflow="fold")
-    table.add_column("consumer", ratio=3, overflow="fold")
-    table.add_column("try", justify="right", no_wrap=True)
-    table.add_column("why", width=10, overflow="fold")
+def _events_tables(events: list[dict[str, Any]], signs: Signs, width: int) -> Iterator[Table | Text]:
+    """Yield the events as tables with the same columns, and what an event tells as text between them."""
     begin = microseconds(events[0]["time"])
+    kind_width = max(cell_len(kind_text(event["kind"], signs).plain) for event in events)
+    yield Text()
+    table = _events_table(kind_width, width, True)
     for event in events:
         table.add_row(
             duration(microseconds(event["time"]) - begin),
@@ -244,7 +280,38 @@ def _events_table(events: list[dict[str, Any]], signs: Signs, width: int) -> Tab
             str(event.get("attempt", "")),
             Text(printable(_why(event))),
         )
+        told = _told(event)
+        if told:
+            yield table
+            indent = " " * (MIN_SINCE + 4)
+            lines = textwrap.wrap(printable(told), width, initial_indent=indent, subsequent_indent=indent)
+            yield Text("\n".join(lines), style=STYLES[group(event["kind"])])
+            table = _events_table(kind_width, width, False)
+    if table.row_count:
+        yield table
+    yield Text()
+
+
+def _events_table(kind_width: int, width: int, has_head: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, width=width, show_header=has_head, show_edge=False)
+    table.add_column("since first", justify="right", no_wrap=True, width=MIN_SINCE)
+    table.add_column("event", no_wrap=True, width=kind_width)
+    table.add_column("queue", ratio=3, overflow="fold")
+    table.add_column("consumer", ratio=3, overflow="fold")
+    table.add_column("try", justify="right", no_wrap=True, width=3)
+    table.add_column("why", width=WHY, overflow="fold")
     return table
+
+
+def _told(event: dict[str, Any]) -> str:
+    """Return the text of a note, or until when a message waits; empty for other events."""
+    if "due_time" not in event:
+        return str(event.get("note", ""))
+    time, due = microseconds(event["time"]), microseconds(event["due_time"])
+    if event["kind"] == "scheduled":
+        return f"scheduled for {moment(event['due_time'], time)}, in {_rough(due - time)}"
+    reason = {"client": "rejected"}.get(event["reason"], event["reason"].replace("_", " "))
+    return f"retry {event['attempt']} of {event['retry_max']} in {_rough(due - time)}, because {reason}"
 
 
 def _why(event: dict[str, Any]) -> str:
@@ -278,6 +345,12 @@ def local(iso: str) -> str:
     return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
+def moment(iso: str, now: int) -> str:
+    """Format in the local time zone, to the second; with the day unless it is that of `now`."""
+    time, today = datetime.fromisoformat(iso).astimezone(), (EPOCH + timedelta(microseconds=now)).astimezone()
+    return time.strftime("%H:%M:%S" if time.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+
+
 def zone(iso: str) -> str:
     name = datetime.fromisoformat(iso).astimezone().strftime("%z")
     return "UTC" if name == "+0000" else f"UTC{name[:3]}:{name[3:]}"
@@ -294,6 +367,11 @@ def duration(us: int | None) -> str:
     unit, name, part, part_name = next(units[1:] for units in LONG_UNITS if seconds < units[0])
     count, rest = divmod(seconds, unit)
     return f"{count} {name} {rest // part} {part_name}" if rest >= part else f"{count} {name}"
+
+
+def _rough(us: int) -> str:
+    """Format a time to come, to hundredths of a second: the broker counts it from the beginning of the turn."""
+    return duration(round(us, -4))
 
 
 def _sum(legs: list[dict[str, Any]], name: str) -> str:
