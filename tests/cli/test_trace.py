@@ -151,7 +151,7 @@ def test_a_message_that_is_retried_shows_its_notes_and_when_it_returns() -> None
     assert re.search(r"^now waiting in shipping for retry 1 of 16, due now, for \d+ d", out, re.MULTILINE), out
     assert re.search(r"waiting 99\.9 ms, processing 100\.02 ms, delayed 1\.5 s$", out, re.MULTILINE), out
     assert re.search(r"^ warren.scheduled ↺·+ *$", out, re.MULTILINE), out
-    assert re.search(r"^ shipping +░+█*↺ *$", out, re.MULTILINE), out
+    assert re.search(r"^ shipping +░+█+✗↺ *$", out, re.MULTILINE), out
     assert [line for line in out.splitlines() if cell_len(line) > 80] == []
 
 

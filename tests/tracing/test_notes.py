@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 
 import pytest
 
@@ -271,7 +272,7 @@ def test_an_id_of_the_publisher_in_the_header_stands_in_for_a_missing_message_id
     channel.publish(b"a", "q", headers={"x-message-uid": "my-17"})
     channel.publish(b"b", "q", headers={"x-message-uid": "my-18"}, message_id="order-18")
     assert {event.message_id for event in traced.events()} == {"my-17", "order-18"}
-    assert [event.kind for event in biography_in(traced, "my-17").events][0] == schema.PUBLISHED
+    assert next(event.kind for event in biography_in(traced, "my-17").events) == schema.PUBLISHED
 
 
 def test_a_note_takes_the_header_as_the_consumer_got_it(

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.management.fakes import UID, FakeNode, begun, dead_story, killed_story, purged_story, story
+from tests.management.fakes import (
+    UID,
+    FakeNode,
+    begun,
+    dead_story,
+    killed_story,
+    purged_story,
+    retried_story,
+    scheduled_story,
+    story,
+)
 from tests.ui.conftest import LIMIT_MS, OpenSite, Site
 from warrenmq.tracing.rules import TraceRule
 
@@ -146,6 +156,32 @@ def test_a_consumer_that_the_broker_was_killed_under_is_marked_as_lost(open_site
     opacities = page.locator(bars).evaluate_all("bars => bars.map((bar) => Number(getComputedStyle(bar).opacity))")
     assert sorted(opacities) == [0.35, 1, 1]
     site.shoot("biography-killed" if with_plotly else "biography-killed-without-plotly")
+
+
+@pytest.mark.parametrize("with_plotly", [pytest.param(True, marks=needs_plotly), False])
+def test_a_message_that_is_retried_shows_its_notes_and_when_it_returns(open_site: OpenSite, with_plotly: bool) -> None:
+    site = open_site(FakeNode(retried_story(), rules=ALL), charts=with_plotly)
+    page = site.open("/ui/traces.html?id=order-21")
+    page.wait_for_selector("text=/Now waiting in shipping for retry 1 of 16, due now, for \\d+ d/")
+    page.wait_for_selector("td:text-is('for 04:50:01, in 1.5 s')")
+    page.wait_for_selector("td:text-is('retry 1 of 16 in 4 s, because rejected')")
+    page.wait_for_selector("td:has-text('no such account')")
+    assert "1.5 s\nscheduled or before a retry" in page.locator(".figure").all_inner_texts()
+    assert rows(site)[:2] == [
+        "warren.scheduled \u2013 \u2013 1.5 s 0 \u2013 routed",
+        "shipping 99.9 ms 100.02 ms \u2013 1 packer-1 delayed",
+    ]
+    bars = ".chart .barlayer .point" if with_plotly else ".chart rect"
+    page.wait_for_selector(bars, state="attached")  # the first is short
+    assert page.locator(bars).count() == 4
+    site.shoot("biography-retried" if with_plotly else "biography-retried-without-plotly")
+
+
+def test_a_scheduled_message_says_when_it_is_due(open_site: OpenSite) -> None:
+    site = open_site(FakeNode(scheduled_story(), rules=ALL), charts=False)
+    page = site.open("/ui/traces.html?id=order-22")
+    page.wait_for_selector("text=/Now scheduled for 2026-11-17 04:50:00, due /")
+    page.wait_for_selector("td:text-is('for 2026-11-17 04:50:00, in 1 d')")
 
 
 def test_a_purge_says_how_many_messages_it_dropped(open_site: OpenSite) -> None:

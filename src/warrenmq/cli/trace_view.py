@@ -283,7 +283,7 @@ def _events_tables(events: list[dict[str, Any]], signs: Signs, width: int) -> It
         told = _told(event)
         if told:
             yield table
-            indent = " " * (MIN_SINCE + 4)
+            indent = " " * (MIN_SINCE + 5)  # below the name of the kind
             lines = textwrap.wrap(printable(told), width, initial_indent=indent, subsequent_indent=indent)
             yield Text("\n".join(lines), style=STYLES[group(event["kind"])])
             table = _events_table(kind_width, width, False)
@@ -296,7 +296,7 @@ def _events_table(kind_width: int, width: int, has_head: bool) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, width=width, show_header=has_head, show_edge=False)
     table.add_column("since first", justify="right", no_wrap=True, width=MIN_SINCE)
     table.add_column("event", no_wrap=True, width=kind_width)
-    table.add_column("queue", ratio=3, overflow="fold")
+    table.add_column("queue", ratio=4, overflow="fold")
     table.add_column("consumer", ratio=3, overflow="fold")
     table.add_column("try", justify="right", no_wrap=True, width=3)
     table.add_column("why", width=WHY, overflow="fold")

@@ -3,7 +3,7 @@
 import { query } from "./api.js";
 import { timeline } from "./chart.js";
 import { el } from "./dom.js";
-import { clock, duration, group, microseconds, removedSome, size, why, words, zone } from "./format.js";
+import { ahead, clock, duration, group, microseconds, moment, removedSome, size, why, words, zone } from "./format.js";
 import { lanesOf } from "./lanes.js";
 import { table } from "./table.js";
 
@@ -15,6 +15,7 @@ export function drawBiography(biography) {
   queueMicrotask(() => requestAnimationFrame(() => timeline(chart, lanesOf(biography))));
   return [
     el("h1", { class: "any" }, "Message ", el("span", { class: "mono" }, biography.message_id)),
+    ...present(biography).map((line) => el("div", { class: "notice present" }, line)),
     biography.truncated && el("div", { class: "notice" }, `Truncated: ${biography.hint}.`),
     biography.complete || biography.truncated ? null : el("div", { class: "notice" }, "Incomplete: the first events of this message are not recorded, or it is still in a queue or with a consumer."),
     legs.some(({ spans }) => spans.some(({ outcome }) => outcome === "lost")) && el("div", { class: "notice" }, "The broker stopped while a consumer had this message. That processing time is unknown and not counted."),
@@ -22,12 +23,29 @@ export function drawBiography(biography) {
     figures(biography),
     el("section", { class: "card" }, el("h2", {}, "Properties"), facts(biography)),
     el("section", { class: "card" }, el("h2", {}, "Timeline"), chart),
-    legs.length ? el("section", { class: "card" }, el("h2", {}, "Queues"), table(LEG_COLUMNS, legs)) : null,
+    legs.length ? el("section", { class: "card" }, el("h2", {}, "Queues"), table(legColumns(legs), legs)) : null,
     el("section", { class: "card" }, el("h2", {}, "Events"), table(eventColumns(events), events)),
   ];
 }
 
 export const badge = (kind) => el("span", { class: `kind ${group(kind)}` }, words(kind));
+
+// Where the message is now, and for how long: a line for each queue that still has it.
+function present({ legs, now }) {
+  const open = legs.flatMap((leg) => leg.spans.filter(({ end }) => end === null).map((span) => [leg, span]));
+  return open.map(([leg, span]) => `Now ${place(leg, span, now)}, for ${duration(Math.max(0, microseconds(now) - microseconds(span.begin)))}.`);
+}
+
+function place({ queue }, { kind, consumer, attempt, due, retry_max }, now) {
+  if (kind === "processing") return consumer ? `with consumer ${consumer} of ${queue}` : `fetched from ${queue}`;
+  if (kind !== "delayed") return `waiting in ${queue}`;
+  const left = microseconds(due) - microseconds(now);
+  const when = left > 0 ? `due in ${ahead(left)}` : "due now";
+  return queue === SCHEDULE ? `scheduled for ${moment(due, now)}, ${when}` : `waiting in ${queue} for retry ${attempt} of ${retry_max}, ${when}`;
+}
+
+// What stands for the schedule of a virtual host in events.
+const SCHEDULE = "warren.scheduled";
 
 function figures({ events, legs }) {
   const sum = (name) => (legs.some((leg) => leg[name] !== null) ? legs.reduce((total, leg) => total + (leg[name] ?? 0), 0) : null);
@@ -39,6 +57,7 @@ function figures({ events, legs }) {
     figure(duration(length), "first to last event"),
     figure(duration(sum("waiting_us")), "waiting in queues", "waiting"),
     figure(duration(sum("processing_us")), "with consumers", "processing"),
+    sum("delayed_us") === null ? null : figure(duration(sum("delayed_us")), "scheduled or before a retry", "delayed"),
     figure(String(deliveries), deliveries === 1 ? "delivery" : "deliveries"),
     figure(words(events.at(-1).kind), "last event"),
   );
@@ -67,10 +86,14 @@ function facts({ uid, message_id, events }) {
 
 const link = (parameters, text) => el("a", { href: "traces.html" + query(parameters), class: "mono" }, text);
 
+const legColumns = (legs) => (legs.some(({ delayed_us }) => delayed_us !== null) ? LEG_COLUMNS : LEG_COLUMNS.filter((column) => column !== DELAYED));
+const DELAYED = { title: "Delayed", kind: "number", value: ({ delayed_us }) => duration(delayed_us) };
+
 const LEG_COLUMNS = [
   { title: "Queue", kind: "name", value: ({ queue }) => queue },
   { title: "Waiting", kind: "number", value: ({ waiting_us }) => duration(waiting_us) },
   { title: "Processing", kind: "number", value: ({ processing_us }) => duration(processing_us) },
+  DELAYED,
   { title: "Deliveries", kind: "number", value: ({ deliveries }) => deliveries },
   { title: "Consumers", kind: "name", value: ({ consumers }) => consumers.join(", ") || "–" },
   { title: "Outcome", value: ({ outcome }) => badge(outcome) },
@@ -95,6 +118,6 @@ const EVENT_COLUMNS = [
   { title: "Consumer", kind: "name", value: ({ consumer }) => consumer ?? "–" },
   PRIORITY,
   { title: "Attempt", kind: "number", value: ({ attempt }) => attempt ?? "–" },
-  { title: "Reason", kind: "whole", value: (event) => why(event) || "–" },
+  { title: "Details", kind: "name", value: (event) => why(event) || "–" },
   { title: "Connection", kind: "whole", value: ({ connection, channel }) => (connection ? connection + (channel ? ` (${channel})` : "") : "–") },
 ];

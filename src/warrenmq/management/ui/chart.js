@@ -5,11 +5,12 @@ import { axis, plain, plot, shortened } from "./plot.js";
 import { drawTimeline, PALE } from "./timeline_svg.js";
 
 const LANE_HEIGHT = 44;
-const SYMBOLS = { ok: "circle", info: "circle", warn: "diamond", bad: "x", quiet: "square" };
+const SYMBOLS = { ok: "circle", info: "circle", note: "star", warn: "diamond", bad: "x", quiet: "square" };
+const SPANS = ["waiting", "processing", "delayed"];
 
 /** Draw the lanes (lanes.js) into the place, and again when light turns to dark. */
 export async function timeline(place, model) {
-  const isDrawn = await plot(place, (colour) => ({ traces: [bars("waiting", model.lanes, colour), bars("processing", model.lanes, colour), marks(model.lanes, colour)], layout: layout(model, colour) }));
+  const isDrawn = await plot(place, (colour) => ({ traces: [...drawnSpans(model.lanes).map((kind) => bars(kind, model.lanes, colour)), marks(model.lanes, colour)], layout: layout(model, colour) }));
   if (!isDrawn) show(place, drawTimeline(model), el("p", { class: "muted" }, "To zoom, install plotly on the broker: ", el("code", {}, "pip install 'warrenmq[ui]'")));
 }
 
@@ -33,6 +34,9 @@ function layout({ lanes, unit, length }, colour) {
     },
   };
 }
+
+// A delay is rare: it has a place in the legend only if there is one.
+const drawnSpans = (lanes) => SPANS.filter((kind) => kind !== "delayed" || lanes.some(({ spans }) => spans.some((span) => span.kind === kind)));
 
 function bars(kind, lanes, colour) {
   const spans = lanes.flatMap((lane, place) => lane.spans.filter((span) => span.kind === kind).map((span) => ({ ...span, place })));

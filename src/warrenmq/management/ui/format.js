@@ -66,24 +66,44 @@ export function size(bytes) {
 /** dead_lettered -> dead-lettered. */
 export const words = (kind) => kind.replaceAll("_", "-");
 
-/** The reason of an event, the number of messages if it affected several, and the exchange of a dead letter; may be empty. */
-export function why({ kind, reason, messages, queue, exchange }) {
+/** Microseconds to come, to hundredths of a second: the broker counts them from the beginning of its turn. */
+export const ahead = (us) => duration(Math.max(0, Math.round(us / 1e4) * 1e4));
+
+/** "04:50:05" in local time, with the day unless it is that of `now`. */
+export function moment(iso, now) {
+  const [day, time] = clock(iso).split(" ");
+  const seconds = time.slice(0, 8);
+  return day === clock(now).split(" ")[0] ? seconds : `${day} ${seconds}`;
+}
+
+/** The text of a note, or until when a message waits; empty for other events. */
+export function told({ kind, time, due_time, retry_max, attempt, note }) {
+  if (due_time === undefined) return note ?? "";
+  const delay = ahead(microseconds(due_time) - microseconds(time));
+  return kind === "scheduled" ? `for ${moment(due_time, time)}, in ${delay}` : `retry ${attempt} of ${retry_max} in ${delay}`;
+}
+
+/** What an event tells, its reason, the number of messages if it affected several, the exchange of a dead letter; may be empty. */
+export function why(event) {
+  const { kind, reason, messages, queue, exchange } = event;
   const many = messages && `${messages.toLocaleString("en")} message${messages === 1 ? "" : "s"}`;
   const way = queue !== undefined && ["routed", "unroutable"].includes(kind) && `to exchange ${exchange || "(default)"}`;
-  return [reason && words(reason), many, way].filter(Boolean).join(", ");
+  const because = reason && (kind === "retried" ? `because ${reason === "client" ? "rejected" : words(reason)}` : words(reason));
+  return [told(event), because, many, way].filter(Boolean).join(", ");
 }
 
 /** True if an event removed messages of a queue on disk without identifying them. */
 export const removedSome = ({ messages, reason }) => messages > 0 && !["purged", "queue_deleted"].includes(reason);
 
 const GROUPS = {
-  info: ["published", "routed", "enqueued", "delivered", "waiting", "processing"],
+  info: ["published", "routed", "enqueued", "delivered", "waiting", "processing", "delayed"],
+  note: ["noted"],
   ok: ["acked", "confirmed", "tx_committed"],
   warn: ["requeued", "retried", "scheduled", "republished"],
   bad: ["lost", "nacked", "rejected", "unroutable", "returned", "expired", "dropped", "dead_lettered", "tx_rolled_back"],
 };
 
-/** What a kind of event means: info, ok, warn, bad or quiet; also the class and the variable of its colour. */
+/** What a kind of event means: info, note, ok, warn, bad or quiet; also the class and the variable of its colour. */
 export function group(kind) {
   return Object.keys(GROUPS).find((name) => GROUPS[name].includes(kind)) ?? "quiet";
 }

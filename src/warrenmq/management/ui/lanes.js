@@ -47,7 +47,7 @@ function lane(lanes, key) {
 
 function eventLines(event) {
   const since = event.latency_us === undefined ? null : `${duration(event.latency_us)} after publish`;
-  return [words(event.kind), clock(event.time), since, labelled("consumer", event.consumer), labelled("attempt", event.attempt), labelled("reason", why(event))].filter(Boolean);
+  return [words(event.kind), clock(event.time), since, labelled("consumer", event.consumer), labelled("attempt", event.attempt), why(event)].filter(Boolean);
 }
 
 function spanLines(span, length) {
