@@ -160,6 +160,7 @@ def test_a_note_on_a_message_without_events_stands_alone(traced: TracedBroker, c
     note(channel, b"from elsewhere", "order-18")
     told = biography_in(traced, "order-18")
     assert (notes([*told.events]), told.uid, told.legs, told.message_id) == (["from elsewhere"], 0, [], "order-18")
+    assert not told.is_complete
     assert ask(traced, lambda traces: traces.search(TraceQuery())).traces == []
 
 

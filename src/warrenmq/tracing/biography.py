@@ -124,11 +124,11 @@ def build_biography(events: Iterable[Event], is_truncated: bool = False, began: 
 
 def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
     """Return True if every message has a beginning and an end."""
-    uids = {event.uid for event in events if event.uid and event.kind != schema.NOTED}
+    uids = {event.uid for event in events if event.uid}
     begun = {event.uid for event in events if event.kind == schema.PUBLISHED or event.source_uid is not None}
     queued = {leg.uid for leg in legs}
     never_queued = {event.uid for event in events if event.kind in _NEVER_QUEUED}
-    return uids == begun and uids <= queued | never_queued and all(leg.is_over for leg in legs)
+    return bool(uids) and uids == begun and uids <= queued | never_queued and all(leg.is_over for leg in legs)
 
 
 class BiographyBuilder:
