@@ -81,7 +81,7 @@ def test_it_fits_80_columns_whatever_the_names_are() -> None:
 
 
 def test_names_cannot_steer_the_terminal() -> None:
-    out = told("\x1b[2J", stories=(story("\x1b[2J", queue="\x1b]0;title\x07[red]x[/red]"),))
+    out = told("\x1b[2J", stories=(story("\x1b[2J", queue="\x1b]0\x07[red]x[/red]"),))
     assert "\x1b" not in out
     assert "\x07" not in out
     assert "\\x1b[2J" in out
