@@ -109,6 +109,7 @@ ACK_EACH = "--ack 1 --prefetch 1000"
 KEPT = "--persistent --durable"
 FULL_LENGTH = 10_000
 PRIORITIES = 10
+SELECTOR = "attempt < 3 AND content_type LIKE 'application/%'"
 MEMORY_MESSAGES = 300_000
 IDLE_CONNECTIONS = 1000
 # What is promised per idle connection with one channel, and per waiting message beside its body.
@@ -177,6 +178,18 @@ WORKLOADS = (
         "single active consumer of 4, each acked",
         f"{BUSY} {ACK_EACH} --consumers 4 --dense --arg x-single-active-consumer=true",
         delivered(10),
+    ),
+    Workload(
+        "no-filter",
+        "typical properties, each acked",
+        f"{BUSY} {ACK_EACH} --props typical",
+        delivered(),
+    ),
+    Workload(
+        "filter",
+        "the same, with a selector (WarrenMQ's own)",
+        f'{BUSY} {ACK_EACH} --props typical --filter "{SELECTOR}"',
+        delivered(),
     ),
     Workload(
         "drop-head",

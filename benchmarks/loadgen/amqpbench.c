@@ -44,7 +44,7 @@ static struct {
     const char *topic, *part;
     int publishers, consumers, queues, bindings, keys, size, confirm, prefetch, ackn, persistent, durable;
     int mandatory, pin, keep, attach, hold, channels, count, group, prealloc, nosync, dense;
-    int priorities, dead, ttl_min, ttl_max, delayed, nackn;
+    const char *filter; int priorities, dead, ttl_min, ttl_max, delayed, nackn;
     long messages, outstanding, batch, first, depth;
     double rate, duration, warmup, timeout, report;
     int npids; int pids[32];
@@ -352,13 +352,15 @@ static void pub_setup(Conn *c, int idx) {
     }
 }
 static void con_setup(Conn *c, int idx) {
-    uint8_t a[512], *p; c->idx = idx; c->last = calloc(65536, 8); c->missing = calloc(65536, 8);
+    uint8_t a[1024], *p; c->idx = idx; c->last = calloc(65536, 8); c->missing = calloc(65536, 8);
     for (int i = 0; o.first && i < 65536; i++) c->last[i] = o.first - 1;
     if (o.prefetch) { p = w32(a, 0); p = w16(p, o.prefetch); p = w8(p, 0); send_method(c, 1, 0x003c000a, a, p - a); rpc_wait(c, 0x003c000b); }
     int q = idx % (o.queues ? o.queues : 1), is_dead = o.dead && !c->rejects;
     p = w16(a, 0); p = wss(p, is_dead ? dead_name(q) : qname(q)); p = wss(p, ""); p = w8(p, o.ackn == 0 && !c->rejects ? 2 : 0);
-    if (!strcmp(o.qtype, "stream")) { uint8_t t[64], *e = wss(t, "x-stream-offset"); *e++ = 'S'; e = wls(e, "first", 5); p = wls(p, t, e - t); }
-    else p = w32(p, 0);
+    uint8_t t[512], *e = t;
+    if (!strcmp(o.qtype, "stream")) { e = wss(e, "x-stream-offset"); *e++ = 'S'; e = wls(e, "first", 5); }
+    if (o.filter) { e = wss(e, "x-filter"); *e++ = 'S'; e = wls(e, o.filter, strlen(o.filter)); }
+    p = wls(p, t, e - t);
     send_method(c, 1, 0x003c0014, a, p - a); rpc_wait(c, 0x003c0015);
 }
 static void register_conn(Conn *c) {
@@ -829,6 +831,7 @@ static void usage(void) {
          "  run:   publish+consume; --consumers 0 publishes only, --publishers 0 consumes only (with --keep on both sides)\n"
          "  drain: publish --messages with no consumer, wait until the queue holds all, then consume all; --part fill|drain does one half\n"
          "  --priorities N    priorities 0 to N-1 in turn; order is checked within each\n"
+         "  --filter TEXT     x-filter of the consumers, a selector that all messages match\n"
          "  --dead-letter     consumers reject each message, and as many consume the dead letters\n"
          "  --expect-depth N  a fault unless N messages wait at the end (run)\n"
          "  expiry: publish --messages with --expiration MIN:MAX (ms) and --confirm W, without a consumer, until all are gone; how late each went\n"
@@ -853,7 +856,8 @@ int main(int ac, char **av) {
         A("timeout", 18), A("rate", 19), A("outstanding", 20), F("persistent", 21), F("durable", 22), A("queue-type", 23), A("arg", 24), A("confirm", 25),
         A("ack", 26), A("prefetch", 27), A("exchange", 28), A("exchange-name", 29), A("bindings", 30), A("keys", 31), A("topic", 32), F("mandatory", 33),
         F("pin", 34), F("keep", 35), A("batch", 36), A("count", 37), A("channels", 38), A("dir", 39), A("group", 40), A("prealloc", 41), F("nosync", 42), F("help", 43), F("attach", 44), F("hold", 45),
-        A("part", 46), F("dense", 47), A("first", 48), A("report", 49), A("priorities", 50), F("dead-letter", 51), A("expect-depth", 52), A("expiration", 53), A("delay", 54), A("nack", 55), { 0 } };
+        A("part", 46), F("dense", 47), A("first", 48), A("report", 49), A("priorities", 50), F("dead-letter", 51), A("expect-depth", 52), A("expiration", 53),
+        A("delay", 54), A("nack", 55), A("filter", 56), { 0 } };
     int k;
     while ((k = getopt_long(ac, av, "", lo, 0)) != -1) switch (k) {
         case 1: o.mode = optarg; break; case 2: o.host = optarg; break; case 3: o.port = optarg; break; case 4: o.user = optarg; break;
@@ -871,6 +875,7 @@ int main(int ac, char **av) {
         case 37: o.count = atoi(optarg); break; case 38: o.channels = atoi(optarg); break; case 39: o.dir = optarg; break; case 40: o.group = atoi(optarg); break;
         case 41: o.prealloc = atoi(optarg); break; case 42: o.nosync = 1; break; case 43: usage(); break; case 44: o.attach = 1; break; case 45: o.hold = 1; break;
         case 46: o.part = optarg; break; case 47: o.dense = 1; break; case 48: o.first = atol(optarg); break; case 49: o.report = atof(optarg); break;
+        case 56: o.filter = optarg; if (strlen(o.filter) > 400) die("--filter has 400 characters at most"); break;
         case 50: o.priorities = atoi(optarg); break; case 51: o.dead = 1; break; case 52: o.depth = atol(optarg); break;
         case 53: if (sscanf(optarg, "%d:%d", &o.ttl_min, &o.ttl_max) != 2 || o.ttl_min < 0 || o.ttl_max < o.ttl_min || !o.ttl_max) die("--expiration MIN:MAX"); break;
         case 54: if (sscanf(optarg, "%d:%d", &o.ttl_min, &o.ttl_max) != 2 || o.ttl_min < 0 || o.ttl_max < o.ttl_min || !o.ttl_max) die("--delay MIN:MAX"); o.delayed = 1; break;

@@ -34,6 +34,7 @@ EXAMPLES = (
     "docs/topics.md",
     "docs/delivery-limit.md",
     "docs/consumer-timeout.md",
+    "docs/consumer-filters.md",
     "docs/consumer-pace.md",
     "docs/retry.md",
     "docs/scheduled-messages.md",

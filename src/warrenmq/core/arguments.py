@@ -11,6 +11,8 @@ from math import isfinite
 from typing import Any
 
 from warrenmq.core import deduplication, history, retry_options
+from warrenmq.core.consumer_filter import ARGUMENT as FILTER
+from warrenmq.core.consumer_filter import find_fault as find_fault_of_filter
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.pace import ARGUMENT as RATE
@@ -240,6 +242,10 @@ def _rate(value: Any, arguments: Mapping[str, Any]) -> str:
     return "" if isfinite(value) and value > 0 else f'"expected number above 0, got {term(value)}"'
 
 
+def _filter(value: Any, arguments: Mapping[str, Any]) -> str:
+    return find_fault_of_filter(value)
+
+
 def _ttl(value: Any, arguments: Mapping[str, Any]) -> str:
     return _count(value, arguments) or (f"{{value_too_large,{value}}}" if value > MAX_DURATION_MS else "")
 
@@ -409,6 +415,7 @@ _CONSUMER_CHECKS: dict[str, Check] = {
     "x-priority": _whole,
     "x-consumer-timeout": _count,
     RATE: _rate,
+    FILTER: _filter,
     **_RETRY_CHECKS,
     "x-retry-ordered": _only_for_queues,
 }

@@ -3,22 +3,20 @@ cimport cython
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
 from warrenmq.core.ports cimport MessageStore, PageSizes
 from warrenmq.core.stats cimport Stats
+from warrenmq.core.window cimport Window
 
 cdef int NOTHING
-cdef Py_ssize_t _COMPACT_FROM
-cdef Message _REMOVED
-cdef QueuedMessage _NO_ENTRY
+cdef Py_ssize_t COMPACT_FROM
+cdef Message REMOVED
+cdef QueuedMessage NO_ENTRY
 
 
-cdef class Backlog:
+cdef class Backlog(Window):
     # A message that goes straight to a consumer touches only the first of these.
     cdef public long long next_position
     cdef public Py_ssize_t waiting
     cdef public Py_ssize_t paged
-    cdef list _entries
-    cdef Py_ssize_t _head
-    cdef Py_ssize_t _gaps
-    cdef list _requeued
+    cdef object _ahead
     cdef public long long body_bytes
     cdef readonly long long last_delivered
     cdef Py_ssize_t _window_bytes
@@ -34,32 +32,22 @@ cdef class Backlog:
     cdef list _page_waiters
     cdef object _on_page
     cdef public long long restored_position
+    cdef long long _redelivered_up_to
     cdef Backlog _parent
     cdef public object expiry
 
     cpdef Py_ssize_t bytes_in_memory(self) noexcept
-    cpdef bint has_first(self) noexcept
-    cpdef QueuedMessage first(self)
     cpdef int persist(self, QueuedMessage entry) except -1
     cpdef count_delivered(self, QueuedMessage entry)
     @cython.locals(size=Py_ssize_t)
     cpdef append(self, QueuedMessage entry)
+    @cython.locals(entry=QueuedMessage, head=Py_ssize_t, entries=list, at=Py_ssize_t, found=list)
+    cpdef list in_memory(self, long long first, long long last, Py_ssize_t most)
     @cython.locals(head=Py_ssize_t, entries=list, entry=QueuedMessage)
     cpdef QueuedMessage take(self)
-    @cython.locals(entries=list, index=Py_ssize_t, entry=QueuedMessage)
+    @cython.locals(entries=list, index=Py_ssize_t, entry=QueuedMessage, found=QueuedMessage)
     cpdef QueuedMessage remove(self, long long position)
-    @cython.locals(entries=list, head=Py_ssize_t, at=Py_ssize_t, entry=QueuedMessage, found=list)
-    cpdef list find_from(self, long long position, Py_ssize_t count)
     cdef _count_removed(self, Py_ssize_t count, long long size)
-    @cython.locals(high=Py_ssize_t, middle=Py_ssize_t, entry=QueuedMessage)
-    cdef Py_ssize_t _index_of(self, list entries, Py_ssize_t low, long long position) except -1
-    @cython.locals(entries=list, entry=QueuedMessage)
-    cdef Py_ssize_t _skip_gaps(self, Py_ssize_t at) except -1
-    @cython.locals(entries=list)
-    cdef _close_gaps(self, Py_ssize_t index)
-    cdef _compact(self)
-    @cython.locals(first=QueuedMessage, entry=QueuedMessage, entries=list, at=Py_ssize_t)
-    cpdef QueuedMessage first_from(self, long long position)
     @cython.locals(entry=QueuedMessage)
     cpdef long long first_position(self) except -1
     cpdef list parts(self)
@@ -67,8 +55,8 @@ cdef class Backlog:
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
     cpdef requeue(self, list entries)
-    @cython.locals(entries=list, returning=list, last="long long", passed=Py_ssize_t, start=Py_ssize_t)
-    cdef _merge(self)
+    cdef _return_ahead(self, QueuedMessage entry)
+    cdef _merge_ahead(self)
     @cython.locals(sizes=PageSizes, left=Py_ssize_t)
     cdef Py_ssize_t _memory_limit(self, Py_ssize_t coming) except -1
     @cython.locals(
@@ -80,6 +68,10 @@ cdef class Backlog:
         kept=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage, leaving=list, left=QueuedMessage,
     )
     cpdef page_out_requeued(self)
+    @cython.locals(entry=QueuedMessage, leaving=list)
+    cdef _page_out_ahead(self, ahead)
+    @cython.locals(left=QueuedMessage)
+    cdef _count_left(self, list leaving)
     @cython.locals(tail=list, at=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage)
     cdef _page_out_tail(self, Py_ssize_t limit)
     cdef _set_tail_bytes(self, Py_ssize_t size)
@@ -89,6 +81,7 @@ cdef class Backlog:
     cpdef mark_redelivered(self, QueuedMessage entry)
     cpdef remove_paged(self, Py_ssize_t count, long long size)
     cdef _count_paged(self, Py_ssize_t count)
+    cpdef bint take_paged(self, QueuedMessage entry) except -1
     cpdef bint forget_paged(self, long long position, Py_ssize_t size)
     cpdef bint needs_page(self)
     cpdef await_page(self, waiter)

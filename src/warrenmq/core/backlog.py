@@ -3,9 +3,10 @@
 Messages move by a few transitions: append, take, remove, settle, requeue, drop. The durable ones are records of the
 commit log (docs/formats/log.md), which the store writes and recovery replays.
 
-In memory the backlog is a list with a moving head, so both ends are O(1). Requeued messages are merged in when the head
-is next read: thousands of single requeues cost one merge. A long backlog has three parts: the window at the head, the
-messages that are only on disk (`paged`), and the tail after them that waits to be written.
+A long backlog has three parts: the window at the head (window.py), the messages that are only on disk (`paged`), and
+the tail after them that waits to be written. Consumers with filters take
+messages out of order from any part (`remove`, `take_paged`); one that returns between those on disk stays in memory
+(`ahead.py`).
 
 Owned by the loop thread. Compiled when the package is built (backlog.pxd).
 """
@@ -13,19 +14,14 @@ Owned by the loop thread. Compiled when the package is built (backlog.pxd).
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from warrenmq.core.ahead import Ahead
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.ports import NOTHING, MessageStore, PageSizes, Recovered
 from warrenmq.core.stats import Stats
-
-# Free slots are released when there are this many, before or after the head, and they are at least half of the list.
-_COMPACT_FROM = 1024
-
-# In the slot of a removed message, so that the list stays sorted and keeps its length.
-_REMOVED = Message(b"", b"", b"")
-_NO_ENTRY = enqueue_as(_REMOVED, -1)
+from warrenmq.core.window import COMPACT_FROM, NO_ENTRY, REMOVED, Window
 
 
-class Backlog:
+class Backlog(Window):
     """`waiting` messages wait, with `body_bytes` bytes of bodies; `paged` of them are only on disk.
 
     `next_position` is that of the next message; no position is used twice. `is_durable`: persistent messages are stored
@@ -33,14 +29,12 @@ class Backlog:
     """
 
     __slots__ = (
-        "_entries",
-        "_gaps",
-        "_head",
+        "_ahead",
         "_on_page",
         "_page_out_at",
         "_page_waiters",
         "_parent",
-        "_requeued",
+        "_redelivered_up_to",
         "_sizes",
         "_tail",
         "_tail_bytes",
@@ -67,20 +61,19 @@ class Backlog:
         on_page: Callable[[], object] | None = None,
         parent: "Backlog | None" = None,
     ) -> None:
+        super().__init__()
         self.stats = stats
         self.store = store
         self.is_durable = is_durable and store is not None
         self.counts_attempts = False
         self.next_position = 0
         self.restored_position = 0  # the first since the start
-        self.last_delivered = -1  # the highest position that was ever delivered
+        self.last_delivered = -1  # the highest position that was delivered in order
+        self._redelivered_up_to = -1  # requeued messages up to here left memory again
         self.waiting = 0
         self.body_bytes = 0
         self.paged = 0
-        self._entries: list[Any] = []  # QueuedMessage; None before the head
-        self._head = 0
-        self._gaps = 0  # slots of removed messages after the head; never at the head
-        self._requeued: list[QueuedMessage] = []
+        self._ahead: Ahead | None = None  # from the first message on that filters take from between those on disk
         self._tail: list[QueuedMessage] = []
         self._window_bytes = 0  # memory of the window
         self._tail_bytes = 0  # memory of the tail
@@ -99,23 +92,32 @@ class Backlog:
 
     def bytes_in_memory(self) -> int:
         """Return the memory of the messages that wait."""
-        return self._window_bytes + self._tail_bytes
-
-    def has_first(self) -> bool:
-        """Return True if the first message is in memory."""
-        return len(self._entries) > self._head or len(self._requeued) > 0
-
-    def first(self) -> QueuedMessage | None:
-        """Return the first message; None if it is not in memory or none waits."""
-        if self._requeued:
-            self._merge()
-        return self._entries[self._head] if self._head < len(self._entries) else None
+        size = self._window_bytes + self._tail_bytes
+        return size if self._ahead is None else size + self._ahead.size
 
     def __iter__(self) -> Iterator[QueuedMessage]:
         """Iterate over the messages in memory."""
         self._compact()
         yield from self._entries[self._head :]
+        if self._ahead is not None:
+            yield from self._ahead
         yield from self._tail
+
+    def in_memory(self, first: int, last: int, most: int) -> list[QueuedMessage]:
+        """Return waiting messages in memory, in order, from position `first` to `last`, about `most` at most."""
+        if self._requeued:
+            self._merge()
+        found: list[QueuedMessage] = []
+        for entries, head in ((self._entries, self._head), (self._tail, 0)):
+            for at in range(self._index_of(entries, head, first), len(entries)):
+                entry = entries[at]
+                if entry.position > last or len(found) >= most:
+                    break
+                if entry.message is not REMOVED:
+                    found.append(entry)
+            if entries is not self._tail and self._ahead is not None and len(found) < most:
+                found += self._ahead.between(first, last)
+        return found
 
     # -- transitions -------------------------------------------------------------------------------------------------
 
@@ -135,7 +137,7 @@ class Backlog:
         """Count a message that goes straight to a consumer: append and take in one."""
         self.stats.held_bytes += entry.message.footprint()
         self._hold(entry.message)
-        if entry.position > self.last_delivered:
+        if self.waiting == 0:  # else a filter took it out of order
             self.last_delivered = entry.position
 
     def append(self, entry: QueuedMessage) -> None:
@@ -177,7 +179,7 @@ class Backlog:
         if head == len(entries):
             entries.clear()
             head = 0
-        elif head >= _COMPACT_FROM and 2 * head >= len(entries):
+        elif head >= COMPACT_FROM and 2 * head >= len(entries):
             del entries[:head]
             head = 0
         self._head = head
@@ -195,34 +197,23 @@ class Backlog:
             self._merge()
         entries = self._entries
         index = self._index_of(entries, self._head, position)
-        entry: QueuedMessage = entries[index] if index < len(entries) else _NO_ENTRY
-        if entry.position == position and entry.message is not _REMOVED:
-            entries[index] = enqueue_as(_REMOVED, position)
+        entry: QueuedMessage = entries[index] if index < len(entries) else NO_ENTRY
+        if entry.position == position and entry.message is not REMOVED:
+            entries[index] = enqueue_as(REMOVED, position)
             self._gaps += 1
             self._window_bytes -= entry.message.footprint()
             self._close_gaps(index)
         else:
-            index = self._index_of(self._tail, 0, position)
-            if index == len(self._tail) or self._tail[index].position != position:
-                return None
-            entry = self._tail.pop(index)
-            self._set_tail_bytes(self._tail_bytes - entry.message.footprint())
+            found = None if self._ahead is None else self._ahead.remove(position)
+            if found is None:
+                index = self._index_of(self._tail, 0, position)
+                if index == len(self._tail) or self._tail[index].position != position:
+                    return None
+                found = self._tail.pop(index)
+                self._set_tail_bytes(self._tail_bytes - found.message.footprint())
+            entry = found
         self._count_removed(1, entry.message.size)
         return entry
-
-    def find_from(self, position: int, count: int) -> list[QueuedMessage]:
-        """Return the first `count` messages in memory at or after this position, in order."""
-        if self._requeued:
-            self._merge()
-        found: list[QueuedMessage] = []
-        for entries, head in ((self._entries, self._head), (self._tail, 0)):
-            for at in range(self._index_of(entries, head, position), len(entries)):
-                entry: QueuedMessage = entries[at]
-                if len(found) == count:
-                    return found
-                if entry.message is not _REMOVED:
-                    found.append(entry)
-        return found
 
     def _count_removed(self, count: int, size: int) -> None:
         """Count messages that were removed other than by `take`, here and in the parent."""
@@ -232,62 +223,6 @@ class Backlog:
         if self._parent is not None:
             self._parent.waiting -= count
             self._parent.body_bytes -= size
-
-    def _index_of(self, entries: list[Any], low: int, position: int) -> int:
-        """Return the first index from `low` on whose position is not lower (binary search)."""
-        high = len(entries)
-        while low < high:
-            middle = (low + high) >> 1
-            entry = entries[middle]
-            if entry.position < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _skip_gaps(self, at: int) -> int:
-        """Clear the gaps from this index on. Return the index of the first message."""
-        entries = self._entries
-        while at < len(entries):
-            entry = entries[at]
-            if entry.message is not _REMOVED:
-                break
-            entries[at] = None
-            self._gaps -= 1
-            at += 1
-        return at
-
-    def _close_gaps(self, index: int) -> None:
-        """Remove gaps at the head, and all gaps if they are too many, after a removal at this index."""
-        entries = self._entries
-        if index == self._head:
-            self._head = self._skip_gaps(index)
-            if self._head == len(entries):
-                entries.clear()
-                self._head = 0
-        elif self._gaps >= _COMPACT_FROM and 2 * self._gaps >= len(entries) - self._head:
-            self._compact()
-
-    def _compact(self) -> None:
-        """Merge requeued messages into the window, and remove all gaps."""
-        if self._requeued:
-            self._merge()
-        if self._gaps != 0:
-            self._entries = [entry for entry in self._entries[self._head :] if entry.message is not _REMOVED]
-            self._head = 0
-            self._gaps = 0
-
-    def first_from(self, position: int) -> QueuedMessage | None:
-        """Return the first message at or after this position; None if it is not in memory."""
-        first = self.first()
-        if first is None or first.position >= position:
-            return first
-        entries = self._entries
-        for at in range(self._index_of(entries, self._head, position), len(entries)):
-            entry: QueuedMessage = entries[at]
-            if entry.message is not _REMOVED:
-                return entry
-        return None
 
     def first_position(self) -> int:
         """Return a position that is not after any waiting message."""
@@ -307,14 +242,37 @@ class Backlog:
 
     def requeue(self, entries: list[QueuedMessage]) -> None:
         """Return taken messages to their old positions."""
-        self._requeued.extend(entries)
         self.stats.ready += len(entries)
         self.waiting += len(entries)
         for entry in entries:
             if self.counts_attempts and entry.epoch > 0:
                 self.store.save_attempts(entry)  # type: ignore[union-attr]
             self.body_bytes += entry.message.size
+            if self.paged != 0 and entry.position > self.store.last_read:  # type: ignore[union-attr]
+                self._return_ahead(entry)
+                continue
             self._window_bytes += entry.message.footprint()
+            if self._gaps == 0 or not self._fill_gap(entry):
+                self._requeued.append(entry)
+
+    def _return_ahead(self, entry: QueuedMessage) -> None:
+        """Put a message back that waits after messages that are only on disk."""
+        if entry.position > self.store.last_position:  # type: ignore[union-attr]
+            self._tail.insert(self._index_of(self._tail, 0, entry.position), entry)
+            self._tail_bytes += entry.message.footprint()
+            return
+        if self._ahead is None:
+            self._ahead = Ahead()
+        self._ahead.add(entry)
+
+    def _merge_ahead(self) -> None:
+        """Move messages into the window that no message on disk precedes any more."""
+        ahead = self._ahead
+        if ahead is not None and ahead.entries:
+            last = self.next_position if self.paged == 0 else self.store.last_read  # type: ignore[union-attr]
+            size = ahead.size
+            self._requeued.extend(ahead.take_up_to(last))
+            self._window_bytes += size - ahead.size
 
     def drop_all(self) -> None:
         """Remove all waiting messages, in memory and on disk."""
@@ -327,6 +285,7 @@ class Backlog:
         self._entries.clear()
         self._requeued.clear()
         self._tail.clear()
+        self._ahead = None
         self._head = 0
         self._gaps = 0
         self.waiting = 0
@@ -375,24 +334,6 @@ class Backlog:
         """Return the part that the message belongs to."""
         return self
 
-    def _merge(self) -> None:
-        """Merge the requeued messages into the window; they nearly always belong at its head."""
-        returning = self._requeued
-        self._requeued = []
-        returning.sort(key=_position_of)
-        entries = self._entries
-        last = returning[-1].position
-        passed = self._head
-        while passed < len(entries) and entries[passed].position < last:
-            passed += 1
-        if passed > self._head:
-            returning.extend(entries[self._head : passed])
-            returning.sort(key=_position_of)
-        # The slots before the head are free; only messages that do not fit there move the others.
-        start = max(0, passed - len(returning))
-        entries[start:passed] = returning
-        self._head = start
-
     # -- paging: of a long backlog only the first messages stay in memory --------------------------------------------
 
     def _memory_limit(self, coming: int) -> int:
@@ -439,7 +380,11 @@ class Backlog:
         Those already on disk only leave memory; the others become the tail, as always.
         """
         sizes = self._sizes
-        if sizes is None or self._window_bytes < self._memory_limit(0):
+        if sizes is None:
+            return
+        if self._ahead is not None and self._ahead.size >= self._memory_limit(0):
+            self._page_out_ahead(self._ahead)
+        if self._window_bytes < self._memory_limit(0):
             return
         assert self.store is not None
         self._compact()
@@ -468,11 +413,30 @@ class Backlog:
             self._set_tail_bytes(self._window_bytes - kept - size)
         del entries[at:]
         self._window_bytes = kept
-        self._count_paged(len(leaving))
-        self.stats.held_bytes -= size
-        for left in leaving:
-            self._release(left.message)
+        self._count_left(leaving)
         self.store.page_out(leaving)
+
+    def _page_out_ahead(self, ahead: Ahead) -> None:
+        """Drop messages from memory that are on disk, too, and will be read in order."""
+        assert self.store is not None
+        leaving: list[QueuedMessage] = []
+        for entry in list(ahead):
+            # A transient message stays if it was never written or its page lacks its delivery count.
+            if entry.epoch > 0 or (entry.epoch < 0 and not self.counts_attempts):
+                ahead.remove(entry.position)
+                leaving.append(entry)
+        if leaving:
+            self._count_left(leaving)
+            self.store.return_paged(leaving)
+
+    def _count_left(self, leaving: list[QueuedMessage]) -> None:
+        """Count messages that leave memory and wait on disk only."""
+        self._count_paged(len(leaving))
+        for left in leaving:
+            self.stats.held_bytes -= left.message.footprint()
+            self._release(left.message)
+            if left.redelivered and left.position > self._redelivered_up_to:
+                self._redelivered_up_to = left.position
 
     def _page_out_tail(self, limit: int) -> None:
         """Write about `limit` bytes of the tail: more than was appended since the last time, so that it shrinks."""
@@ -512,17 +476,12 @@ class Backlog:
         self._entries.extend(entries)
         self._count_paged(-len(entries))
         self.remove_paged(lost, lost_bytes)
+        self._merge_ahead()
         if self.expiry is not None:
             self.expiry.page_arrived(entries)
         if self._on_page is not None:
             self._on_page()
         self._notify_page_waiters()
-
-    def mark_redelivered(self, entry: QueuedMessage) -> None:
-        """Mark a message read from disk that was delivered before: it was requeued and paged out again."""
-        if entry.position <= self.last_delivered:
-            entry.redelivered = True
-            entry.attempts = max(1, entry.attempts)
 
     def remove_paged(self, count: int, size: int) -> None:
         """Count messages that the store removed from disk, with `size` bytes of bodies."""
@@ -533,6 +492,7 @@ class Backlog:
             self._tail.clear()
             self._window_bytes += self._tail_bytes
             self._set_tail_bytes(0)
+            self._merge_ahead()
             if count:
                 self._notify_page_waiters()
 
@@ -540,6 +500,24 @@ class Backlog:
         self.paged += count
         if self._parent is not None:
             self._parent.paged += count
+
+    def take_paged(self, entry: QueuedMessage) -> bool:
+        """Take a message out of order that `MessageStore.read_page` has read; False if it is not only on disk now."""
+        if self.paged == 0 or not self.store.take_paged(entry.position, entry.message.size):  # type: ignore[union-attr]
+            return False
+        self.remove_paged(1, entry.message.size)
+        self.stats.held_bytes += entry.message.footprint()
+        self._hold(entry.message)
+        self.mark_redelivered(entry)
+        return True
+
+    def mark_redelivered(self, entry: QueuedMessage) -> None:
+        """Set what a page does not have of a message that was delivered, requeued and paged out again."""
+        if entry.position <= self.last_delivered:
+            entry.redelivered = True
+            entry.attempts = max(1, entry.attempts)
+        elif entry.attempts != 0 or entry.position <= self._redelivered_up_to:
+            entry.redelivered = True
 
     def forget_paged(self, position: int, size: int) -> bool:
         """Remove one message that is only on disk, with a body of `size` bytes; False if there is none."""
@@ -612,7 +590,3 @@ class Backlog:
         message.queue_count -= 1
         if message.queue_count != 0:
             self.stats.shared_bytes -= message.shared_size()
-
-
-def _position_of(entry: QueuedMessage) -> int:
-    return entry.position

@@ -5,6 +5,7 @@ from warrenmq.core.consumer cimport Consumer, ConsumerRing
 from warrenmq.core.dead_letter cimport DeadLetters
 from warrenmq.core.dropping_queue cimport DroppingQueue
 from warrenmq.core.expiry cimport MessageExpiry
+from warrenmq.core.filtered cimport FilteredDispatch
 from warrenmq.core.length_limit cimport LengthLimit
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
 from warrenmq.core.queue cimport Queue
@@ -30,6 +31,7 @@ cdef class ClassicQueue(DroppingQueue):
     cdef readonly long long queued
     cdef readonly bint has_rules
     cdef readonly object single_active
+    cdef readonly FilteredDispatch filters
 
     cpdef int enqueue(self, Message message) except -1
     @cython.locals(
@@ -51,8 +53,10 @@ cdef class ClassicQueue(DroppingQueue):
     cpdef dispatch(self)
     @cython.locals(entry=QueuedMessage)
     cdef _drop_expired(self)
+    cdef bint _is_held(self) except -1
     @cython.locals(entry=QueuedMessage)
     cpdef QueuedMessage get(self)
+    cpdef deliver(self, QueuedMessage entry, Consumer consumer)
     @cython.locals(message=Message)
     cdef _deliver(self, QueuedMessage entry, Consumer consumer)
     cpdef reject(self, QueuedMessage entry, object actor)

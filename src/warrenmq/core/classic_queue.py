@@ -17,6 +17,7 @@ from warrenmq.core.delivery_limit import DeliveryLimit
 from warrenmq.core.dropping_queue import DroppingQueue
 from warrenmq.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from warrenmq.core.expiry import MessageExpiry
+from warrenmq.core.filtered import FilteredDispatch
 from warrenmq.core.length_limit import LengthLimit, length_limit
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.options import QUORUM, QueueOptions
@@ -51,6 +52,7 @@ class ClassicQueue(DroppingQueue):
 
     __slots__ = (
         "exclusive_consumer",
+        "filters",
         "has_rules",
         "queued",
         "ring",
@@ -84,6 +86,7 @@ class ClassicQueue(DroppingQueue):
         self.ring = ConsumerRing()
         self.single_active = SingleActive(self.consumers, self.ring) if self.options.is_single_active else None
         self.exclusive_consumer: Consumer | None = None
+        self.filters: FilteredDispatch | None = None  # while a consumer has a filter
         self.queued = 0  # messages other than those settled by being sent
         self.limit = None
         self.dead_letters = None
@@ -202,7 +205,12 @@ class ClassicQueue(DroppingQueue):
         position = backlog.next_position
         backlog.next_position = position + 1
         is_first = backlog.waiting == 0
-        consumer = self.ring.next_ready(message) if is_first and not self.turn.is_settling else None
+        consumer: Consumer | None = None
+        if self.filters is not None:
+            if not self.turn.is_settling and not self._is_held():
+                consumer = self.filters.choose(message, position)
+        elif is_first and not self.turn.is_settling:
+            consumer = self.ring.next_ready(message)
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to store.
             self.stats.delivered += 1
@@ -231,6 +239,8 @@ class ClassicQueue(DroppingQueue):
             self._deliver(entry, consumer)
             return DELIVERED | durability_level
         backlog.append(entry)
+        if self.filters is not None:
+            self.filters.appended(position)
         if self.turn.is_settling:
             self.make_due()
         return QUEUED | durability_level
@@ -279,13 +289,22 @@ class ClassicQueue(DroppingQueue):
 
     # -- messages out ------------------------------------------------------------------------------------------------
 
+    def _is_held(self) -> bool:
+        """Return True while an ordered queue waits for the next attempt of its first message."""
+        return self.retry is not None and self.retry.held_until_ms > self.turn.now_ms
+
     def dispatch(self) -> None:
         self.is_due = False
         if self.single_active is not None:
             self.single_active.elect()
-        if self.retry is not None and self.retry.held_until_ms > self.turn.now_ms:
+        if self._is_held():
             return
         backlog = self.backlog
+        if self.filters is not None:
+            self.filters.dispatch()
+            if backlog.paged != 0:
+                backlog.read_ahead()
+            return
         while True:
             entry = backlog.first()
             if entry is None:
@@ -325,12 +344,16 @@ class ClassicQueue(DroppingQueue):
                 "not supported by quorum queues with single active consumer"
             )
         self._drop_expired()
-        if self.retry is not None and self.retry.held_until_ms > self.turn.now_ms:
+        if self._is_held():
             return None
         entry = self.backlog.take()
         if self.backlog.paged != 0:
             self.backlog.read_ahead()
         return entry
+
+    def deliver(self, entry: QueuedMessage, consumer: Consumer) -> None:
+        """Deliver a message that was taken from the backlog."""
+        self._deliver(entry, consumer)
 
     def _deliver(self, entry: QueuedMessage, consumer: Consumer) -> None:
         self.stats.delivered += 1
@@ -434,11 +457,16 @@ class ClassicQueue(DroppingQueue):
                 self.backlog.settle(entry)
         else:
             self.backlog.requeue(entries)
+            if self.filters is not None:
+                self.filters.requeued(entries)
             self._check_requeued(entries)
         for entry in entries:
             self.release(entry)
         if self.unacked_count == 0:
+            paged = self.backlog.paged
             self.backlog.page_out_requeued()
+            if self.filters is not None and self.backlog.paged != paged:
+                self.filters.paged_out()
 
     def enqueue_again(self, message: Message, attempts: int) -> None:
         """Queue a message for its next attempt, at the end, whatever limits and deduplication say of new messages."""
@@ -459,6 +487,8 @@ class ClassicQueue(DroppingQueue):
             self.deduplication.has_seen(message.header)
             self.deduplication.record(entry.position, entry.epoch > 0)
         backlog.append(entry)
+        if self.filters is not None:
+            self.filters.appended(entry.position)
         if entry.expires_ms != 0:
             self._expiry_of(part).add(entry.position, message.size, entry.expires_ms)
         if self.limit is not None and self.limit.is_exceeded(backlog):
@@ -506,6 +536,10 @@ class ClassicQueue(DroppingQueue):
             self.exclusive_consumer = consumer
         if consumer.retry is not None:
             self.start_retries()
+        if self.filters is not None:
+            self.filters.add(consumer)
+        elif consumer.filter is not None:
+            self.filters = FilteredDispatch(self)
         if self.single_active is not None and self.single_active.added(consumer):
             self._elect_soon()
         self.wake(consumer)
@@ -531,5 +565,8 @@ class ClassicQueue(DroppingQueue):
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
         Queue.remove_consumer(self, consumer)
+        if self.filters is not None and self.filters.remove(consumer):
+            self.filters = None
+            self.make_due()
         if self.single_active is not None and self.single_active.removed(consumer):
             self._elect_soon()

@@ -1,5 +1,6 @@
 cimport cython
 
+from warrenmq.core.consumer_filter cimport ConsumerFilter
 from warrenmq.core.ledger cimport Ledger
 from warrenmq.core.message cimport Message, QueuedMessage
 from warrenmq.core.ports cimport Outbox
@@ -23,6 +24,7 @@ cdef class Consumer:
     cdef public bint is_waiting
     cdef readonly object pace
     cdef readonly object retry
+    cdef readonly ConsumerFilter filter
 
     cpdef bint has_credit(self) except -1
     cpdef bint return_credit(self) except -1
@@ -37,6 +39,9 @@ cdef class ConsumerRing:
 
     cpdef add(self, Consumer consumer)
     cpdef remove(self, Consumer consumer)
+    cpdef list waiting(self)
+    @cython.locals(level=object)
+    cpdef move_back(self, Consumer consumer)
     @cython.locals(levels=list, consumer=Consumer)
     cpdef Consumer next_ready(self, Message message)
 

@@ -17,6 +17,7 @@ Compiled when the package is built (consumer.pxd).
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.consumer_filter import ConsumerFilter, make_filter
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.pace import ARGUMENT as RATE
@@ -36,6 +37,7 @@ class Consumer:
         "arguments",
         "channel",
         "channel_number",
+        "filter",
         "is_exclusive",
         "is_waiting",
         "ledger",
@@ -81,6 +83,7 @@ class Consumer:
         self.pace: Pace | None = None
         if RATE in arguments:
             self.pace = Pace(arguments[RATE], channel.turn, channel.broker.timers)
+        self.filter: ConsumerFilter | None = make_filter(arguments)
 
     def has_credit(self) -> bool:
         """Return True if the consumer can take one more message; otherwise park it where its credit will return."""
@@ -164,6 +167,20 @@ class ConsumerRing:
         self.levels[index].remove(consumer)
         if not self.levels[index]:
             del self.levels[index], self.priorities[index]
+
+    def waiting(self) -> list[Consumer]:
+        """Return the consumers in the ring, in their order."""
+        consumers: list[Consumer] = []
+        for level in self.levels:
+            consumers.extend(level)
+        return consumers
+
+    def move_back(self, consumer: Consumer) -> None:
+        """Move a consumer in the ring behind its equals."""
+        level = self.levels[0] if len(self.levels) == 1 else self.levels[self.priorities.index(consumer.priority)]
+        if len(level) > 1:
+            level.remove(consumer)
+            level.append(consumer)
 
     def next_ready(self, message: Message) -> Consumer | None:
         """Return the consumer for this message, or None; consumers without credit are removed on the way."""

@@ -39,6 +39,9 @@ BINDING = {
     "x-recent-history": 460,
 }
 CONSUMER = 1_280
+# Of a consumer with a filter: what it caches, and the parsed selector, per character: 95 at most.
+FILTER = 32 << 10
+FILTER_CHARACTER = 95
 CHANNEL = 800
 CONNECTION = 4_200
 ROUTE = 370
@@ -60,7 +63,10 @@ def size_of_binding(binding: Binding) -> int:
 
 
 def size_of_consumer(consumer: Consumer) -> int:
-    return CONSUMER + 2 * len(consumer.tag) + _size_of_table(consumer.arguments)
+    size = CONSUMER + 2 * len(consumer.tag) + _size_of_table(consumer.arguments)
+    if consumer.filter is not None:
+        size += FILTER + FILTER_CHARACTER * len(consumer.arguments["x-filter"])
+    return size
 
 
 def size_of_connection(connection: Connection) -> int:

@@ -111,12 +111,11 @@ def _peek_backlog(backlog: Backlog, start: Start | None, count: int, truncate: i
         for entry in on_disk:
             level.mark_redelivered(entry)
         entries = {entry.position: entry for entry in on_disk}
-        for entry in level.find_from(position, count):  # some may have been paged in meanwhile
-            if last < 0 or entry.position <= last:
-                entries[entry.position] = entry
+        for entry in level.in_memory(position, level.next_position if last < 0 else last, count):
+            entries[entry.position] = entry  # some were not on disk alone, or have been paged in meanwhile
         finish([entries[at] for at in sorted(entries)], -1 if last < 0 else last + 1, unreadable)
 
-    in_memory = level.find_from(position, count)
+    in_memory = level.in_memory(position, level.next_position, count)
     if level.paged == 0:
         finish(in_memory, -1)
         return

@@ -156,6 +156,18 @@ class MessageStore:
         """
         return False
 
+    def take_paged(self, position: int, size: int) -> bool:
+        """Regard one message that is only on disk as in memory; False if it is not only on disk. `size` as above."""
+        return False
+
+    def has_paged(self, position: int) -> bool:
+        """Return True if the message at this position is only on disk. It must have held one."""
+        return False
+
+    def return_paged(self, entries: "list[QueuedMessage]") -> None:
+        """Regard messages after `last_read` that are in memory as only on disk again."""
+        raise NotImplementedError
+
     def fetch(self, positions: list[int], receive: "Callable[[list[QueuedMessage]], None]") -> None:
         """Read messages that are only on disk, at ascending positions; they stay there until `forget_paged`.
 
@@ -174,10 +186,11 @@ class MessageStore:
         receive([])
 
     def read_page(self, position: int, receive: "Callable[[list[QueuedMessage], int, int], None]") -> None:
-        """Read the first page on disk with messages at or after this position that are not in memory.
+        """Read the first page with messages that are only on disk at this position or later; they stay there.
 
-        Call `receive` as `fetch` does, with these messages, the last position of the page (-1 if there is none), and
-        how many messages a damaged page has lost. Nothing changes: a damaged page is only skipped.
+        Call `receive` once, later, on the loop, unless the queue is deleted first, with these messages, the last
+        position of the page (-1 if there is none), and how many messages a damaged page has lost. Nothing changes: a
+        damaged page is only skipped.
         """
         receive([], -1, 0)
 

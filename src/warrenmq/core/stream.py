@@ -67,7 +67,8 @@ class Cursor:
     """The position of one consumer: `position` is the next one to deliver, -1 while the store searches for it.
 
     `messages`, from position `first` on, is the page being read, unless the cursor reads the tail. A `filter` skips
-    messages without using credit; `tracked` is set if the stream stores the consumer's offset.
+    messages without using credit, as does that of the consumer (`x-filter`); `tracked` is set if the stream stores the
+    consumer's offset.
     """
 
     __slots__ = ("consumer", "filter", "first", "is_reading", "is_shrunk", "messages", "position", "stream", "tracked")
@@ -335,7 +336,7 @@ class Stream(Queue):
                 if cursor.messages is not None and not cursor.is_shrunk:
                     cursor.shrink()
                 return
-            if cursor.filter is not None and self._scan_left <= 0:
+            if self._scan_left <= 0 and (cursor.filter is not None or consumer.filter is not None):
                 self._over_limit[cursor] = None
                 return
             if position >= self._tail_first:
@@ -347,10 +348,11 @@ class Stream(Queue):
                 cursor.messages = None
                 cursor.is_reading = True
                 self._reading_for = cursor
+                if cursor.filter is not None or consumer.filter is not None:
+                    self._scan_left -= _READ_COST
                 if cursor.filter is None:
                     self.store.read(position, cursor.page_arrived)
                 else:
-                    self._scan_left -= _READ_COST
                     self.store.read(position, cursor.page_arrived, cursor.filter.needles)
                 self._reading_for = None
                 if cursor.is_reading:
@@ -368,7 +370,9 @@ class Stream(Queue):
             message = messages[index]
             index += 1
             cursor.position = first + index
-            if filter is not None and not filter.accepts(message.header):
+            if (filter is not None and not filter.accepts(message.header)) or (
+                consumer.filter is not None and not consumer.filter.accepts(message.header)
+            ):
                 self._scan_left -= 1
                 if self._scan_left <= 0:
                     return

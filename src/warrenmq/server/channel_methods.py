@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.arguments import find_ignored_arguments, validate_consumer_arguments
+from warrenmq.core.consumer_filter import ARGUMENT as FILTER
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.options import alternate_of
 from warrenmq.core.pace import ARGUMENT as RATE
@@ -252,8 +253,9 @@ class ChannelMethods:
             raise PreconditionFailed("reply consumer cannot acknowledge")
         if self.channel.reply_queue is not None:
             raise PreconditionFailed("reply consumer already set")
-        if RATE in method.arguments:
-            raise PreconditionFailed(f"reply consumer cannot have {RATE}")
+        for name in (RATE, FILTER):
+            if name in method.arguments:
+                raise PreconditionFailed(f"reply consumer cannot have {name}")
         tag = method.consumer_tag or _generate_tag()
         self.channel.start_replies(ReplyQueue(self.channel, tag))
         if not method.no_wait:

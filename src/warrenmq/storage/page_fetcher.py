@@ -206,6 +206,46 @@ class _Messages:
         self._receive(self._found)
 
 
+class _Page:
+    """A request for the messages of the first page at or after a position; a damaged page is not given up."""
+
+    def __init__(self, position: int, receive: ReceivePage) -> None:
+        self._position = position
+        self._receive = receive
+        self._found: list[QueuedMessage] = []
+        self._last = -1  # the last position in the page that was read
+        self._lost = 0
+
+    def find_segment(self, store: QueueStore) -> Segment | None:
+        if self._last >= 0:
+            return None
+        self._position = max(self._position, store.last_read + 1)
+        for segment in store.segments.all:
+            if segment.last >= self._position and segment.unread and self._page_in(segment) < len(segment.pages):
+                return segment
+        return None
+
+    def _page_in(self, segment: Segment) -> int:
+        return segment.pages.next_unread(segment.pages.find(self._position))
+
+    def pages_in(self, segment: Segment) -> Iterator[int]:
+        yield self._page_in(segment)
+
+    def take(self, store: QueueStore, segment: Segment, page: int, payload: bytes) -> None:
+        above = max(self._position - 1, store.last_read)
+        found = decode_records(payload, above, segment.first, segment.dead, store.restored_below)
+        store.set_attempts(found)
+        self._found = [entry for entry in found if entry.position not in store.held]
+        self._last = segment.pages.last(page)
+
+    def skip(self, segment: Segment, page: int) -> None:
+        self._last = segment.pages.last(page)
+        self._lost = segment.pages.unread(page)
+
+    def answer(self, store: QueueStore) -> None:
+        self._receive(self._found, self._last, self._lost)
+
+
 class _Expiries:
     """A request for the expiry of messages in a page."""
 
@@ -237,46 +277,7 @@ class _Expiries:
         self._receive([found for found in self._found if find_unread(store, found[0]) is not None])
 
 
-class _Page:
-    """A request for the messages of the first page at or after a position; a damaged page is not given up."""
-
-    def __init__(self, position: int, receive: ReceivePage) -> None:
-        self._position = position
-        self._receive = receive
-        self._found: list[QueuedMessage] = []
-        self._last = -1
-        self._lost = 0
-
-    def find_segment(self, store: QueueStore) -> Segment | None:
-        if self._last >= 0:
-            return None
-        self._position = max(self._position, store.last_read + 1)
-        for segment in store.segments.all:
-            if next(self.pages_in(segment), None) is not None:
-                return segment
-        return None
-
-    def pages_in(self, segment: Segment) -> Iterator[int]:
-        pages = segment.pages
-        page = pages.next_unread(pages.find(self._position))
-        if page < len(pages):
-            yield page
-
-    def take(self, store: QueueStore, segment: Segment, page: int, payload: bytes) -> None:
-        above = max(self._position - 1, store.last_read)
-        self._found = decode_records(payload, above, segment.first, segment.dead, store.restored_below)
-        store.set_attempts(self._found)
-        self._last = segment.pages.last(page)
-
-    def skip(self, segment: Segment, page: int) -> None:
-        self._last = segment.pages.last(page)
-        self._lost = segment.pages.unread(page)
-
-    def answer(self, store: QueueStore) -> None:
-        self._receive(self._found, self._last, self._lost)
-
-
-_Request = _Messages | _Expiries | _Page
+_Request = _Messages | _Page | _Expiries
 
 
 def read_some_pages(files: Files, path: str, offsets: list[int]) -> list[bytes | str]:

@@ -130,6 +130,10 @@ class PageReader:
             except BadPage as error:
                 problem, bad = f"the page at offset {page.offset}: {error}", page
                 break
+            if store.held:
+                read = [entry for entry in found if entry.position not in store.held]
+                store.held.difference_update([entry.position for entry in found])
+                found = read
             entries += found
             segment.pages.clear(segment.pages.find(page.first))
             self._advance(page.end, page.last)

@@ -16,6 +16,7 @@ from warrenmq.storage.codec import is_marked
 from warrenmq.storage.page_index import UNKNOWN
 
 if TYPE_CHECKING:
+    from warrenmq.core.message import QueuedMessage
     from warrenmq.storage.queue_store import QueueStore
     from warrenmq.storage.segments import Segment
 
@@ -54,6 +55,7 @@ def _choose(store: QueueStore, is_due: Callable[[int, int, int], bool]) -> list[
     reading = store.segments.reading
     if reading is None:
         return chosen
+    first_held = min([position for position in store.held if position > store.last_read], default=1 << 62)
     segments = store.segments.all
     for segment in segments[segments.index(reading) :]:
         pages = segment.pages
@@ -62,12 +64,34 @@ def _choose(store: QueueStore, is_due: Callable[[int, int, int], bool]) -> list[
             unread, size = pages.unread(page), pages.unread_bytes(page)
             if size == UNKNOWN or not is_due(unread, size, pages.latest(page)):
                 break
+            if pages.last(page) >= first_held:
+                break  # the caller reads it, and removes messages one by one
             page = pages.next_unread(page + 1)
         if page > first:
             chosen.append(_Chosen(segment, first, page))
         if page < len(pages):
             break
     return chosen
+
+
+def forget_pages(store: QueueStore) -> None:
+    """Delete everything that is on disk only; there is something."""
+    if store.number:
+        first = store.last_read + 1
+        for held in sorted(position for position in store.held if first <= position):  # in memory: they stay
+            if first < held:
+                store.context.log.buffer.put_forget_range(store.number, first, held - 1)
+            first = held + 1
+        if first <= store.last_position:
+            store.context.log.buffer.put_forget_range(store.number, first, store.last_position)
+        store.context.log.note_work(store.context.log.reply_level)
+        store.context.marked_stores[store] = None
+    for segment in list(store.segments.all):
+        if segment.unread:
+            segment.delete_unread(store.last_read, store.held)
+            store.reclaim_segment(segment)
+    store.forget_attempts(store.last_read + 1, store.last_position)
+    resume_reader(store)
 
 
 def _forget_pages_of(store: QueueStore, segment: Segment, first: int, end: int) -> tuple[int, int]:
@@ -112,9 +136,33 @@ def forget_paged(store: QueueStore, position: int, size: int) -> bool:
     return True
 
 
+def take_paged(store: QueueStore, position: int, size: int) -> bool:
+    """See `MessageStore.take_paged`."""
+    segment = find_unread(store, position)
+    if segment is None:
+        return False
+    segment.note_unread(segment.pages.find(position), -1, -size)
+    store.held.add(position)
+    if segment.unread == 0:
+        resume_reader(store)
+    return True
+
+
+def return_paged(store: QueueStore, entries: list[QueuedMessage]) -> None:
+    """See `MessageStore.return_paged`."""
+    for entry in entries:
+        segment = store.segments.find(entry.position)
+        assert segment is not None
+        store.held.discard(entry.position)
+        segment.note_unread(segment.pages.find(entry.position), 1, entry.message.size)
+    # The reader may have skipped their pages.
+    store.reader.rewind(next(segment for segment in store.segments.all if segment.unread), store.last_read)
+
+
 def find_unread(store: QueueStore, position: int) -> Segment | None:
     """Return the segment of a live message that is on disk only; None if the message is not."""
-    segment = store.segments.find(position) if position > store.last_read else None
+    is_behind = position > store.last_read and position not in store.held
+    segment = store.segments.find(position) if is_behind else None
     if segment is None or is_marked(segment.dead, position - segment.first):
         return None
     pages = segment.pages

@@ -28,6 +28,7 @@ cdef class QueueStore(MessageStore):
     cdef public long long compact_above
     cdef dict _attempts
     cdef Py_ssize_t _restored_bytes
+    cdef readonly set held
 
     @cython.locals(log=LocalLog)
     cpdef append(self, QueuedMessage entry)
@@ -45,10 +46,12 @@ cdef class QueueStore(MessageStore):
     @cython.locals(entry=QueuedMessage, first="long long", batch=list)
     cpdef page_out(self, list entries)
     @cython.locals(entry=QueuedMessage)
+    cpdef _hold(self, list batch)
+    @cython.locals(entry=QueuedMessage)
     cpdef list _take_unflushed(self, long long up_to)
     @cython.locals(entry=QueuedMessage, start=Py_ssize_t, size=Py_ssize_t, index=Py_ssize_t, page_size=Py_ssize_t, first="long long")
     cpdef _write(self, list entries, long long unread_from)
-    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t, kept_bytes="long long", size=Py_ssize_t, overhead="long long", unread_bytes="long long", earliest="long long", latest="long long", has_lasting=bint, expires_ms="long long")
+    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t, kept_bytes="long long", size=Py_ssize_t, overhead="long long", unread_bytes="long long", earliest="long long", latest="long long", has_lasting=bint, expires_ms="long long", held=set)
     cpdef _write_page(self, list entries, long long unread_from)
     cpdef page_in(self)
     @cython.locals(size=Py_ssize_t, context=StoreContext, sizes=PageSizes)

@@ -26,7 +26,15 @@ from warrenmq.journal.segment_file import (
 from warrenmq.storage.codec import encode_records
 from warrenmq.storage.page_fetcher import PageFetcher
 from warrenmq.storage.page_reader import PageReader
-from warrenmq.storage.paged_messages import expiring_pages, forget_first_pages, forget_paged, resume_reader
+from warrenmq.storage.paged_messages import (
+    expiring_pages,
+    find_unread,
+    forget_first_pages,
+    forget_paged,
+    forget_pages,
+    return_paged,
+    take_paged,
+)
 from warrenmq.storage.queue_upkeep import consider_compaction, request_compaction
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
 from warrenmq.storage.store_context import StoreContext
@@ -51,6 +59,7 @@ class QueueStore(MessageStore):
         "compact_above",
         "context",
         "folder",
+        "held",
         "is_deleted",
         "number",
         "open_segment",
@@ -78,6 +87,9 @@ class QueueStore(MessageStore):
         self.compact_above = context.dead_allowance  # request compaction if `Segments.excess` is more
         self._attempts: dict[int, int] = {}  # delivery counts by position, where no page has them
         self._restored_bytes = 0  # during recovery
+        # Positions after `last_read`, up to `last_position`, of messages that are in memory nevertheless: filters took
+        # them out of order. May have others that were read since.
+        self.held: set[int] = set()
 
     def open(self, backlog: "Backlog") -> Recovered:
         self._backlog = backlog
@@ -112,6 +124,8 @@ class QueueStore(MessageStore):
                 return
         if self._attempts:
             self._attempts.pop(position, None)
+        if self.held:
+            self.held.discard(position)
         segment = self.segments.find(position)
         if segment is not None:
             if entry.epoch > 0 and not segment.unwritten_marks:
@@ -171,14 +185,27 @@ class QueueStore(MessageStore):
         if first <= self.last_position:
             self._mark_unread(entries)
             return
-        # Earlier messages in the log only are written with them.
-        batch = self._take_unflushed(first - 1)
         for entry in entries:
             if entry.epoch > 0:
                 del self._unflushed[entry.position]
+        # Messages before them and between them that are in the log only are written with them.
+        batch = self._take_unflushed(entries[-1].position)
         if not self.has_unread():
+            self.held.clear()
             self.reader.start_after(first - 1)
-        self._write(batch + entries, first)
+        if batch and batch[-1].position > self.last_read:
+            self._hold(batch)
+        if batch and batch[-1].position > first:
+            entries = sorted(batch + entries, key=_position_of)
+        elif batch:
+            entries = batch + entries
+        self._write(entries, first)
+
+    def _hold(self, batch: list[QueuedMessage]) -> None:
+        """Note that messages stay in memory after those that are only on disk."""
+        for entry in batch:
+            if entry.position > self.last_read:
+                self.held.add(entry.position)
 
     def _mark_unread(self, entries: list[QueuedMessage]) -> None:
         """Mark messages that are on disk already as unread."""
@@ -196,6 +223,8 @@ class QueueStore(MessageStore):
                 count = size = 0
             count += 1
             size += entry.message.size
+            if self.held:
+                self.held.discard(entry.position)
         if segment is not None:
             segment.note_unread(page, count, size)
         first = entries[0].position
@@ -216,6 +245,8 @@ class QueueStore(MessageStore):
             self._backlog.page_out_tail()
         batch = self._take_unflushed(boundary)
         if batch:
+            if self.has_unread():
+                self._hold(batch)
             self._write(batch, boundary + 1)
         return size
 
@@ -291,6 +322,7 @@ class QueueStore(MessageStore):
         if segment is None or segment.is_full(last, self.context.segment_size):
             segment = self._begin_segment(first)
         payload = encode_records(entries)
+        held = self.held
         now = self._log.epoch_time_ms
         transient = 0
         unread = 0
@@ -308,7 +340,7 @@ class QueueStore(MessageStore):
             else:
                 transient += 1
                 segment.has_exact_bytes = False
-            if entry.position >= unread_from:
+            if entry.position >= unread_from and (not held or entry.position not in held):
                 unread += 1
                 unread_bytes += size
             segment.alive_bytes += size
@@ -419,16 +451,7 @@ class QueueStore(MessageStore):
             self.reader.cancel()
             self.is_reading = False
             return
-        if self.number:
-            self._log.buffer.put_forget_range(self.number, self.last_read + 1, self.last_position)
-            self._log.note_work(self._log.reply_level)
-            self.context.marked_stores[self] = None
-        for segment in list(self.segments.all):
-            if segment.unread:
-                segment.delete_unread(self.last_read)
-                self.reclaim_segment(segment)
-        self.forget_attempts(self.last_read + 1, self.last_position)
-        resume_reader(self)
+        forget_pages(self)
 
     # -- on disk only ------------------------------------------------------------------------------------------------
 
@@ -437,6 +460,15 @@ class QueueStore(MessageStore):
 
     def forget_paged(self, position: int, size: int) -> bool:
         return forget_paged(self, position, size)
+
+    def take_paged(self, position: int, size: int) -> bool:
+        return take_paged(self, position, size)
+
+    def has_paged(self, position: int) -> bool:
+        return find_unread(self, position) is not None
+
+    def return_paged(self, entries: list[QueuedMessage]) -> None:
+        return_paged(self, entries)
 
     def fetch(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
         self._get_fetcher().fetch(positions, receive)
@@ -526,6 +558,10 @@ class QueueStore(MessageStore):
         elif self.last_position >= 0:
             self.context.pager.remove_tree(self.folder, 0)
         self._backlog = None
+
+
+def _position_of(entry: QueuedMessage) -> int:
+    return entry.position
 
 
 class _Written:

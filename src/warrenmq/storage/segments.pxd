@@ -41,7 +41,7 @@ cdef class Segment:
     @cython.locals(entry=QueuedMessage)
     cpdef note_read(self, list entries)
     cpdef note_unread(self, Py_ssize_t page, Py_ssize_t count, long long body_bytes)
-    cpdef delete_unread(self, long long above)
+    cpdef delete_unread(self, long long above, set held)
     cpdef mark_inexact(self, long long first, long long last)
     @cython.locals(position="long long")
     cpdef mark(self, long long first, long long last, bint is_durable)

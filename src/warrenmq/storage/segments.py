@@ -148,15 +148,20 @@ class Segment:
         self.unread_bytes += body_bytes
         self.pages.change_unread(page, count, body_bytes)
 
-    def delete_unread(self, above: int) -> None:
-        """Delete all unread messages, which are those after this position."""
+    def delete_unread(self, above: int, held: set[int]) -> None:
+        """Delete all unread messages, which are those after this position that are not held."""
         self.alive -= self.unread
         self.alive_bytes -= self.unread_bytes
         self.unread = 0
         self.unread_bytes = 0
         self.pages.clear_all()
         if self.alive or self.is_compacting:  # else the file is removed and needs no marks
-            self.mark(above + 1, self.last, True)
+            first = above + 1
+            for position in sorted(held):
+                if first <= position <= self.last:
+                    self.mark(first, position - 1, True)
+                    first = position + 1
+            self.mark(first, self.last, True)
 
     def mark_inexact(self, first: int, last: int) -> None:
         """Mark a range as deleted, whether or not its positions hold live messages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -68,6 +69,17 @@ def test_callback_is_given_every_message_in_order(channel: Any, queue: str) -> N
     assert [each.delivery_tag for each in deliveries] == list(range(1, 301))
     assert {each.message_count for each in deliveries} == {None}
     assert consumer.queue == queue
+
+
+@pytest.mark.skipif("WARREN_TEST_URL" in os.environ, reason="RabbitMQ has no x-filter")
+@pytest.mark.parametrize("asked", ["n > 2 AND priority = 1", {"n": 3}])
+def test_a_filter_leaves_the_other_messages_to_others(channel: Any, queue: str, asked: Any) -> None:
+    for number in range(5):
+        channel.publish("", queue, b"%d" % number, client.Properties(headers={"n": number}, priority=number % 2))
+    inbox = Inbox()
+    channel.consume(queue, inbox, filter=asked)
+    assert numbers(inbox.take(1)) == [3]
+    assert channel.message_count(queue) == 4
 
 
 def test_callbacks_of_a_channel_never_overlap(channel: Any, queue: str) -> None:

@@ -70,14 +70,10 @@ def test_it_is_the_first_of_the_least_loaded_in_a_line_whose_chosen_one_goes_to_
     matcher = LeastLoadedMatcher(loads.__getitem__)
     line: list[int] = []  # all destinations; the one whose turn it is comes first
     bindings: Counter[int] = Counter()
-    order: list[int] = []  # as they were bound
     for step, place, load in steps:
         if step == "bind":
             if not bindings[place]:
-                # A newcomer is the last one in the order of binding, wherever the turn is.
-                after = line.index(order[-1]) + 1 if order else 0
-                line.insert(after, place)
-                order.append(place)
+                line.append(place)
             bindings[place] += 1
             matcher.bind(str(bindings[place]), {}, place)
         elif step == "unbind" and bindings[place]:
@@ -85,12 +81,11 @@ def test_it_is_the_first_of_the_least_loaded_in_a_line_whose_chosen_one_goes_to_
             bindings[place] -= 1
             if not bindings[place]:
                 line.remove(place)
-                order.remove(place)
         elif step == "load":
             loads[place] = load
         elif step == "match" and line:
             expected = min(line, key=loads.__getitem__)
             assert choose(matcher) == str(expected)
-            at = line.index(expected) + 1
-            line = line[at:] + line[:at]
+            line.remove(expected)
+            line.append(expected)
     assert matcher.is_empty() is (not line)

@@ -342,6 +342,7 @@ class Channel:
         auto_ack: bool = False,
         exclusive: bool = False,
         no_local: bool = False,
+        filter: str | Arguments | None = None,
         arguments: Arguments | None = None,
         on_cancel: Callable[[Any], object] | None = None,
         timeout: float | None = None,
@@ -351,7 +352,12 @@ class Channel:
         On asyncio, await the consumer or iterate it to start it; the callback may be a coroutine function.
         `timeout` ends the iteration if no message comes for that long. `on_cancel(consumer)` is called when the server
         cancels the consumer.
+
+        WarrenMQ delivers only messages that match `filter`, a selector such as `"priority > 3"` or a table of header
+        conditions; the others wait for other consumers.
         """
+        if filter is not None:
+            arguments = {**(arguments or {}), "x-filter": filter}
         check_callback(callback)
         if callback is not None and self._tracing is not None:
             callback = self._tracing.traced(callback, queue)
