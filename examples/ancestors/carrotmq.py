@@ -9,14 +9,10 @@ CarrotMQ's DemoProducer and DemoConsumer are those of the Java broker: see java_
 from __future__ import annotations
 
 import argparse
-import base64
-import json
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import warrenmq
 from warrenmq import client
@@ -84,9 +80,6 @@ def consume_in_transactions(connection: client.Connection) -> list[bool]:
                 process(delivery)
         except ValueError as error:
             print(f"rolled back: {error}")
-            if not delivery.is_settled:  # AMQP makes it unacked again, which does not redeliver it
-                with channel.transaction():
-                    delivery.nack()
             continue
         print(f"committed: {delivery.body.decode()}, redelivered={delivery.redelivered}")
         break
@@ -109,17 +102,9 @@ def trace(connection: client.Connection, http_url: str) -> list[str]:
         if delivery.properties.message_id == "123":
             break
     channel.close()
-    events = get_json(http_url + "/api/traces/123")["events"]
-    kinds = [str(event["kind"]) for event in events]
+    kinds = [str(event["kind"]) for event in client.trace("123", http_url).events]
     print("trace of message 123:", ", ".join(kinds))
     return kinds
-
-
-def get_json(url: str) -> Any:
-    request = urllib.request.Request(url)
-    request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)
 
 
 def match_topics(connection: client.Connection) -> int:

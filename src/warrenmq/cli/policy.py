@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from warrenmq.cli.console import output_console
-from warrenmq.cli.http import BrokerHttp, RequestFailed
 from warrenmq.cli.printable import printable, shortened
 from warrenmq.cli.request import no_vhost, not_found_as, path_of, run
+from warrenmq.client.http import BrokerHttp, RequestFailed
 from warrenmq.core.policy_keys import KEYS
 
 MAX_NAME_WIDTH = 20

@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from warrenmq.cli.console import output_console
-from warrenmq.cli.http import BrokerHttp
 from warrenmq.cli.message_view import show_message
 from warrenmq.cli.printable import printable
 from warrenmq.cli.request import no_vhost, not_found_as, path_of, run
+from warrenmq.client.http import BrokerHttp
 
 COUNTS = ("messages_ready", "messages_unacknowledged", "messages_retrying", "consumers")
 DEFAULT_VHOST = "/"

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from urllib.parse import quote
 
 from warrenmq.cli.console import NoPassword, credentials
-from warrenmq.cli.http import BrokerHttp, RequestFailed
 from warrenmq.cli.printable import printable
+from warrenmq.client.http import BrokerHttp, RequestFailed
 
 DONE, REFUSED, FAILED = 0, 1, 2
 REFUSALS = (400, 404)

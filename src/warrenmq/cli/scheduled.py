@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from warrenmq.cli.console import output_console
-from warrenmq.cli.http import BrokerHttp
 from warrenmq.cli.message_view import show_message
 from warrenmq.cli.printable import printable, shortened
 from warrenmq.cli.request import no_vhost, not_found_as, path_of, run
 from warrenmq.cli.trace_view import duration, local, microseconds
+from warrenmq.client.http import BrokerHttp
 
 MAX_NAME_WIDTH = 16
 

@@ -16,9 +16,9 @@ from urllib.parse import quote
 from rich.console import Console
 
 from warrenmq.cli.console import NoPassword, credentials, output_console
-from warrenmq.cli.http import BrokerHttp, RequestFailed
 from warrenmq.cli.printable import printable
 from warrenmq.cli.trace_view import show_biography, show_found
+from warrenmq.client.http import BrokerHttp, RequestFailed
 
 FOUND, NOT_FOUND, FAILED = 0, 1, 2
 DEFAULT_LIMIT = 50

@@ -51,6 +51,7 @@ class Overview:
     dead_lettered: Mapping[str, int]  # by reason: dropped messages that another queue took
     consumer_timeouts: int
     retried: int
+    reports: int
     scheduled: int
     bytes_in: int
     bytes_out: int
@@ -92,6 +93,7 @@ def overview(broker: Broker) -> Overview:
         dead_lettered={reason_name(reason): stats.dead_lettered[reason] for reason in DROP_REASONS},
         consumer_timeouts=stats.consumer_timeouts,
         retried=stats.retried,
+        reports=stats.reports,
         scheduled=stats.scheduled,
         bytes_in=stats.bytes_in,
         bytes_out=stats.bytes_out,

@@ -44,6 +44,7 @@ METRICS = (
     Metric("warren_messages_redelivered_total", "redelivered", "Messages delivered again."),
     Metric("warren_messages_retried_total", "retried", "Failed deliveries that are followed by another attempt."),
     Metric("warren_messages_delayed_total", "scheduled", "Messages received with a delay or a time of delivery."),
+    Metric("warren_reports_total", "reports", "Reports published to producers (x-report-to)."),
     Metric("warren_messages_acked_total", "acked", "Messages acknowledged by consumers."),
     Metric("warren_messages_confirmed_total", "confirmed", "Messages confirmed to their publishers."),
     Metric("warren_messages_returned_total", "returned", "Mandatory messages returned because no queue took them."),
