@@ -286,3 +286,15 @@ def test_a_note_takes_the_header_as_the_consumer_got_it(
         name = (headers(got.message.header) or {})["x-message-uid"]
         note(channel, b"seen", message_uid=name)
         assert notes([*biography_in(traced, name).events]) == ["seen"]
+
+
+# -- of the broker itself
+
+
+def test_a_report_to_the_producer_is_a_note(traced: TracedBroker, channel: ClientChannel, queue: Queue) -> None:
+    channel.declare("reports")
+    channel.publish(b"body", "q", headers={"x-report-to": "reports"})
+    channel.reject(fetch(channel, queue), requeue=False)
+    (noted,) = [event for event in traced.events() if event.kind == schema.NOTED]
+    assert (noted.queue, noted.note) == ("q", "reported as dropped to queue reports")
+    assert noted.uid == traced.events()[0].uid

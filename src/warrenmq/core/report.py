@@ -10,6 +10,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from warrenmq.core.message import Message
 from warrenmq.core.outcome import DELIVERED, QUEUED, UNROUTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING
 from warrenmq.core.publish_rules import REPORT, REPORT_ALL, REPORT_TO
+from warrenmq.events import schema
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import BasicProperties
 
@@ -37,12 +39,24 @@ _TYPE = "warren.report"
 _PERSISTENT, _TRANSIENT = 2, 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """A report to be published to `target`. `queue` is the one that the message left, `uid` the message's."""
+
+    target: str
+    header: bytes
+    body: bytes
+    outcome: str
+    queue: str | None
+    uid: int
+
+
 class Reports:
     """Publishes the reports of one virtual host."""
 
     def __init__(self, vhost: VHost) -> None:
         self._vhost = vhost
-        self._pending: list[tuple[str, bytes, bytes]] = []  # (queue, header, body)
+        self._pending: list[_Report] = []
         self._expected: set[str] = set()  # durable queues with messages that may want reports
 
     # -- which queues ------------------------------------------------------------------------------------------------
@@ -98,7 +112,7 @@ class Reports:
                 type=_TYPE,
             ),
         )
-        self._pending.append((target, header, body))
+        self._pending.append(_Report(target, header, body, outcome, queue, message.uid))
         return self._publish_pending()
 
     def _publish_pending(self) -> int:
@@ -110,22 +124,27 @@ class Reports:
         was_settling, turn.is_settling = turn.is_settling, True
         outcome = UNROUTED
         try:
-            for target, header, body in pending:  # the list grows meanwhile
-                outcome |= self._publish(target, header, body)
+            for each in pending:  # the list grows meanwhile
+                outcome |= self._publish(each)
         finally:
             pending.clear()
             turn.is_settling = was_settling
         return outcome & WAITS_FOR
 
-    def _publish(self, target: str, header: bytes, body: bytes) -> int:
-        outcome = self._vhost.publish("", target, header, body)
+    def _publish(self, report: _Report) -> int:
+        broker = self._vhost.broker
+        outcome = self._vhost.publish("", report.target, report.header, report.body)
         if outcome & (QUEUED | DELIVERED):
-            self._vhost.broker.stats.reports += 1
+            broker.stats.reports += 1
+            if report.uid and broker.events.is_watching:
+                text = f"reported as {report.outcome} to queue {report.target}"
+                fields = {"uid": report.uid, "queue": report.queue, "note": text}
+                broker.events.resource_event(schema.NOTED, self._vhost.name, fields)
         else:
-            self._vhost.broker.warning_log.warn(
+            broker.warning_log.warn(
                 "report queue",
-                f"queue '{target}' in vhost '{self._vhost.name}', to which producers want reports, does not exist or "
-                "takes no message: the reports are dropped",
+                f"queue '{report.target}' in vhost '{self._vhost.name}', to which producers want reports, does not "
+                "exist or takes no message: the reports are dropped",
             )
         return outcome
 
