@@ -19,9 +19,9 @@ from tests.support.waiting import wait_until
 from tests.support.wire import Address, WireConnection
 from tests.support.wire_format import BODY, HEADER, METHOD, PROTOCOL_HEADER, pack_frame, pack_method, pack_publish
 from warrenmq.core.channel import Channel
+from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.connection import Connection
 from warrenmq.core.consumer import Consumer
-from warrenmq.core.queue import Queue
 from warrenmq.core.transaction import Transaction
 from warrenmq.core.users import Users
 from warrenmq.protocol.frames import FrameReader, PendingContent
@@ -46,7 +46,8 @@ def alive() -> Iterator[Alive]:
     """Name the objects of these types that were made since the test began and are not released."""
     gc.collect()
     gc.disable()
-    before = {id(thing) for thing in gc.get_objects() if isinstance(thing, (*OF_CONNECTIONS, *OF_CHANNELS, Queue))}
+    kinds = (*OF_CONNECTIONS, *OF_CHANNELS, ClassicQueue)
+    before = {id(thing) for thing in gc.get_objects() if isinstance(thing, kinds)}
     yield lambda *kinds: sorted(
         type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds) and id(thing) not in before
     )
@@ -238,7 +239,7 @@ def test_nothing_of_a_connection_outlives_it(
 def test_a_queue_that_is_deleted_is_gone(alive: Alive) -> None:
     server, client = with_an_exclusive_queue()
     end_all(server, client, says_goodbye)
-    assert alive(Queue) == []
+    assert alive(ClassicQueue) == []
 
 
 def test_a_connection_that_waited_for_a_page_is_released_when_the_page_is_here(alive: Alive) -> None:
