@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -67,7 +67,9 @@ class BrokerProcess:
     def ready(self) -> Self:
         """Wait until clients can connect."""
         assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], START_LIMIT)
+        with selectors.DefaultSelector() as selector:  # select() has a limit of 1,024 descriptors
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            readable = selector.select(START_LIMIT)
         line = self.process.stdout.readline().decode() if readable else "(nothing came)"
         found = READY.match(line)
         assert found, f"no broker: {line!r}\n{self.log()}"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-RESOLUTION_MS = 16
+RESOLUTION_MS = 8
 
 _due_ms = attrgetter("due_ms")
 
