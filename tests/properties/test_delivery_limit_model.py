@@ -15,6 +15,7 @@ from tests.storage.driver import Kept, body_of
 from tests.support.client import PERSISTENT, Client, ClientChannel
 from tests.support.crash import effort
 from tests.support.outbox import Delivered
+from warrenmq.core.message import ended_attempts
 
 SIZES: list[dict[str, Any]] = [
     {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000, "relog_below": 3000},
@@ -128,7 +129,7 @@ class World:
             assert not self.waiting
             return
         number = next(iter(self.waiting))
-        assert (entry.message.body, entry.ended_attempts()) == (body_of(number), self.waiting[number])
+        assert (entry.message.body, ended_attempts(entry)) == (body_of(number), self.waiting[number])
         self.kept.ack([entry])
         self.gone(number)
 

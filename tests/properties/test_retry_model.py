@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.properties.test_queue_features import ROOMY, TICK, TINY
 from tests.storage.driver import Kept, number_of
 from tests.support.crash import effort
-from warrenmq.core.message import QueuedMessage
+from warrenmq.core.message import QueuedMessage, ended_attempts
 
 picks = st.integers(0, 1000)
 
@@ -97,7 +97,7 @@ class OneQueue(RuleBasedStateMachine):
                 break
             assert entry is not None
             expected = self._take(number_of(entry))
-            assert entry.ended_attempts() == expected.attempts
+            assert ended_attempts(entry) == expected.attempts
             self.held[expected.number] = expected, entry
         self._work()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.driver import Kept
+from warrenmq.core.message import ended_attempts
 
 LIMITS = {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000}
 
@@ -80,11 +81,11 @@ def test_deliveries_of_messages_that_came_back_are_counted_across_restarts(
     end(kept)
     kept.queue().requeue(kept.take(1))
     end(kept)
-    assert [entry.ended_attempts() for entry in kept.take(3)] == [3, 1, 0]
+    assert [ended_attempts(entry) for entry in kept.take(3)] == [3, 1, 0]
     kept.ack(kept.take_all())
     end(kept)
     first, *rest = kept.take_all()
-    assert (first.ended_attempts(), [entry.ended_attempts() for entry in rest]) == (3, [1, 0])
+    assert (ended_attempts(first), [ended_attempts(entry) for entry in rest]) == (3, [1, 0])
     kept.ack([first, *rest])
     kept.checkpoint()
     assert kept.storage.context.unflushed == {}, "nothing of them is left to be logged again"

@@ -40,11 +40,10 @@ cdef class QueuedMessage:
     cdef public object queue
     cdef public object consumer
 
-    cpdef int ended_attempts(self)
-
 
 @cython.locals(message=Message)
 cpdef Message make_message(bytes address, bytes header, bytes body)
 @cython.locals(entry=QueuedMessage)
 cpdef QueuedMessage enqueue_as(Message message, long long position)
+cpdef int ended_attempts(QueuedMessage entry) noexcept
 cpdef bytes address_of(str exchange, str routing_key)

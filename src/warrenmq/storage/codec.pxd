@@ -1,6 +1,6 @@
 cimport cython
 
-from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as, make_message
+from warrenmq.core.message cimport Message, QueuedMessage, ended_attempts, enqueue_as, make_message
 
 cdef int _APPEND
 cdef int _FORGET_ONE

@@ -18,7 +18,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcmp, memcpy
 
-from warrenmq.core.message import Message, QueuedMessage, enqueue_as, make_message
+from warrenmq.core.message import Message, QueuedMessage, ended_attempts, enqueue_as, make_message
 from warrenmq.journal import record
 
 Pointer: TypeAlias = Any  # unsigned char * in compiled code, not used in plain Python
@@ -248,7 +248,7 @@ def _flags_of(entry: QueuedMessage, flags: int) -> int:
 
 def _page_flags_of(entry: QueuedMessage) -> int:
     flags = _flags_of(entry, _PERSISTENT if entry.epoch > 0 else 0)
-    return flags | _ATTEMPTS if entry.ended_attempts() != 0 else flags
+    return flags | _ATTEMPTS if ended_attempts(entry) != 0 else flags
 
 
 def fields_size(flags: int) -> int:
@@ -480,7 +480,7 @@ def _encode_fields(entry: QueuedMessage, flags: int) -> bytes:
     if flags & _EXPIRY != 0:
         fields += _U64.pack(entry.expires_ms)
     if flags & _ATTEMPTS != 0:
-        fields += _U32.pack(entry.ended_attempts())
+        fields += _U32.pack(ended_attempts(entry))
     return fields
 
 
@@ -525,7 +525,7 @@ def _put_record(at: Pointer, entry: QueuedMessage, flags: int) -> Pointer:
     if flags & _EXPIRY != 0:
         at = _put_u64(at, entry.expires_ms)
     if flags & _ATTEMPTS != 0:
-        at = _put_u32(at, entry.ended_attempts())
+        at = _put_u32(at, ended_attempts(entry))
     memcpy(at, address, address_size - blind_size)
     at += address_size - blind_size
     if blind_size != 0:

@@ -1,6 +1,6 @@
 cimport cython
 
-from warrenmq.core.message cimport QueuedMessage
+from warrenmq.core.message cimport QueuedMessage, ended_attempts
 from warrenmq.core.ports cimport MessageStore, PageSizes
 from warrenmq.storage.codec cimport EpochBuffer
 from warrenmq.storage.commit_log cimport LocalLog

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.message import QueuedMessage
+from warrenmq.core.message import QueuedMessage, ended_attempts
 from warrenmq.core.ports import MessageStore, Recovered
 from warrenmq.journal.record import PERSISTENT, RELOGGED
 from warrenmq.journal.segment_file import (
@@ -264,8 +264,8 @@ class QueueStore(MessageStore):
         for entry in self._unflushed.values():
             if entry.epoch <= epoch:
                 self._log.buffer.put_append(self.number, entry, _PERSISTENT | _RELOGGED)
-                if entry.ended_attempts():
-                    self._log.buffer.put_attempts(self.number, entry.position, entry.ended_attempts())
+                if ended_attempts(entry):
+                    self._log.buffer.put_attempts(self.number, entry.position, ended_attempts(entry))
                 self._log.note_work(0)
                 entry.epoch = open_epoch
                 size += len(entry.message.header) + len(entry.message.body) + 64
