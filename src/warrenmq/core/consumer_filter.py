@@ -1,7 +1,8 @@
 """The filter of a consumer (`x-filter` of basic.consume): which messages it wants.
 
 A text is a selector (core/selector) over headers and properties; a table holds conditions as a binding to a headers
-exchange does, `x-match` included. The result for a header is cached: many publishers send few different ones.
+exchange does, `x-match` included. The result is cached by the properties that it depends on: publishers send few
+different values of these, even if each message has its own id.
 
 Owned by the loop thread. Compiled when the package is built (consumer_filter.pxd).
 """
@@ -23,20 +24,26 @@ from warrenmq.protocol.properties import BasicProperties
 
 ARGUMENT = "x-filter"
 
-_CACHE_BYTES = 32 << 10  # of headers whose result is cached
-_CACHED_HEADER = 1024  # longer headers are not
-_ENTRY_BYTES = 130  # of memory per header, besides its length
+_CACHE_BYTES = 32 << 10  # of keys
+_LONGEST_KEY = 1024  # the result for longer ones is not cached
+_ENTRY_BYTES = 130  # of memory per key, besides its length
 
 _PROPERTIES = frozenset(BasicProperties.__slots__) - {"headers"}
 
 
 class ConsumerFilter:
-    """The filter of one consumer; `tested` counts the messages so far."""
+    """The filter of one consumer; `tested` counts the messages so far.
 
-    __slots__ = ("_cached_bytes", "_matches", "cache", "tested")
+    `matches` depends on the properties in `used` only (flags of protocol/properties.py).
+    """
 
-    def __init__(self, matches: Callable[[bytes], bool]) -> None:
+    __slots__ = ("_cached_bytes", "_last", "_last_result", "_matches", "_used", "cache", "tested")
+
+    def __init__(self, matches: Callable[[bytes], bool], used: int) -> None:
         self._matches = matches
+        self._used = used
+        self._last = b""  # messages of one publisher often share one object
+        self._last_result = False
         self.cache: dict[bytes, bool] = {}
         self._cached_bytes = 0
         self.tested = 0
@@ -44,16 +51,19 @@ class ConsumerFilter:
     def accepts(self, header: bytes) -> bool:
         """Return True if the consumer wants messages with this content header."""
         self.tested += 1
-        known = self.cache.get(header)
-        if known is not None:
-            return known
-        result: bool = self._matches(header)
-        if len(header) <= _CACHED_HEADER:
-            self._cached_bytes += len(header) + _ENTRY_BYTES
+        if header is self._last:
+            return self._last_result
+        key = properties.subset(header, self._used)
+        known = self.cache.get(key)
+        result: bool = self._matches(header) if known is None else known
+        if known is None and len(key) <= _LONGEST_KEY:
+            self._cached_bytes += len(key) + _ENTRY_BYTES
             if self._cached_bytes > _CACHE_BYTES:
                 self.cache.clear()
-                self._cached_bytes = len(header) + _ENTRY_BYTES
-            self.cache[header] = result
+                self._cached_bytes = len(key) + _ENTRY_BYTES
+            self.cache[key] = result
+        self._last = header
+        self._last_result = result
         return result
 
 
@@ -62,7 +72,14 @@ def make_filter(arguments: Mapping[str, Any]) -> ConsumerFilter | None:
     asked = arguments.get(ARGUMENT)
     if asked is None:
         return None
-    return ConsumerFilter(_match_table(asked) if isinstance(asked, dict) else _match_selector(parse(asked)))
+    if isinstance(asked, dict):
+        return ConsumerFilter(_match_table(asked), properties.HEADERS)
+    selector = parse(asked)
+    used = properties.HEADERS  # a name that is no property, or one that is not set, is that of a header
+    for name in selector.names:
+        if name.text in _PROPERTIES and not name.is_quoted:
+            used |= properties.flag_of(name.text)
+    return ConsumerFilter(_match_selector(selector), used)
 
 
 def find_fault(value: Any) -> str:

@@ -78,6 +78,9 @@ cpdef bytes text_header(bytes header, bytes key)
 @cython.locals(flags=int, start=Py_ssize_t)
 cpdef tuple headers_span(bytes header)
 
+@cython.locals(flags=int, kept=int, flag=int, offset=Py_ssize_t, end=Py_ssize_t, parts=list)
+cpdef bytes subset(bytes header, int wanted)
+
 cpdef bytes with_reply_to(bytes header, str value)
 cpdef bytes without_expiration(bytes header)
 cpdef bytes with_header(bytes header, str key, object value)

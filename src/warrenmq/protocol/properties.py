@@ -331,6 +331,29 @@ def headers_span(header: bytes) -> tuple[int, int]:
     return start, _end_of(header, start, _HEADERS)
 
 
+def subset(header: bytes, wanted: int) -> bytes:
+    """Return the encoded values of these properties, as far as they are set, after the flags of those that are."""
+    flags = _flags_at(header, _FLAGS_AT)
+    kept = flags & wanted
+    parts = [_BYTE[kept >> 8], _BYTE[kept & 255]]
+    offset = _LIST_AT
+    flag = _FIRST
+    while kept:
+        if flags & flag:
+            end = _end_of(header, offset, flag)
+            if kept & flag:
+                parts.append(header[offset:end])
+                kept ^= flag
+            offset = end
+        flag >>= 1
+    return b"".join(parts)
+
+
+def flag_of(name: str) -> int:
+    """Return the flag of the property with this name."""
+    return dict(_NAMES)[name]
+
+
 def with_reply_to(header: bytes, value: str) -> bytes:
     """The same header, answering to that address."""
     return _spliced(header, _REPLY_TO, encode_shortstr(value))

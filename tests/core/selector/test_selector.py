@@ -7,11 +7,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from warrenmq.core.consumer_filter import find_fault, make_filter
 from warrenmq.core.selector import MAX_DEPTH, MAX_LENGTH, SelectorError, parse
 from warrenmq.protocol.properties import BasicProperties, content_header
-from warrenmq.protocol.values import LongString
+from warrenmq.protocol.values import LongString, Timestamp
 
 
 def accepts(asked: Any, **properties: Any) -> bool:
@@ -221,3 +223,41 @@ def test_results_are_remembered_within_limits() -> None:
             header = content_header(0, BasicProperties(headers={"n": number % 1000, "pad": "x" * (number // 10)}))
             assert consumer_filter.accepts(header) is (number % 1000 > 500)
     assert sum(map(len, consumer_filter.cache)) <= 32 << 10
+
+
+def test_the_result_is_remembered_by_what_the_selector_uses() -> None:
+    consumer_filter = make_filter({"x-filter": "priority > 3 AND n = 1"})
+    assert consumer_filter is not None
+    for number in range(100):
+        for priority in (None, 3, 4):
+            properties = BasicProperties(
+                headers={"n": 1}, priority=priority, message_id=str(number), timestamp=Timestamp(number), type="a"
+            )
+            assert consumer_filter.accepts(content_header(number, properties)) is (priority == 4)
+    assert len(consumer_filter.cache) == 3
+
+
+@given(
+    st.lists(
+        st.builds(
+            BasicProperties,
+            headers=st.none() | st.dictionaries(st.sampled_from(["type", "app_id", "n"]), st.sampled_from(["a", "b"])),
+            content_type=st.none() | st.just("a"),
+            delivery_mode=st.sampled_from([None, 1, 2]),
+            priority=st.sampled_from([None, 1, 2]),
+            type=st.sampled_from([None, "a", "b"]),
+            app_id=st.sampled_from([None, "a", "b"]),
+            message_id=st.sampled_from([None, "a"]),
+        ),
+        max_size=30,
+    ),
+    st.sampled_from(["type = 'a'", "priority = 1 OR app_id = 'b'", "n = 'a' AND delivery_mode = 2", "type = app_id"]),
+)
+def test_what_is_remembered_changes_no_result(messages: list[BasicProperties], text: str) -> None:
+    remembering = make_filter({"x-filter": text})
+    assert remembering is not None
+    for properties in messages:
+        header = content_header(0, properties)
+        fresh = make_filter({"x-filter": text})
+        assert fresh is not None
+        assert remembering.accepts(header) is fresh.accepts(header)
