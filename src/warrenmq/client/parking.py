@@ -7,13 +7,14 @@ services of both faces publish the copy.
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from warrenmq.client.errors import MalformedMessage
-from warrenmq.client.publish_headers import copy_properties
+from warrenmq.client.publish_headers import REPORT, REPORT_TO, copy_properties
 from warrenmq.client.sending import PERSISTENT
 from warrenmq.protocol.properties import BasicProperties
 
@@ -47,7 +48,8 @@ def parked_properties(handler: Handler, delivery: Delivery, error: Exception, at
         "x-original-cc": headers.pop("CC", None),
         "x-original-stream-offset": headers.pop(_STREAM_OFFSET, None),
     }
-    headers.pop("BCC", None)
+    for name in ("BCC", REPORT_TO, REPORT):
+        headers.pop(name, None)
     headers |= {name: value for name, value in replaced.items() if value is not None}
     headers |= {
         "x-exception-type": _name_of(type(error)),
@@ -60,6 +62,35 @@ def parked_properties(handler: Handler, delivery: Delivery, error: Exception, at
         "x-original-routing-key": delivery.routing_key,
     }
     return copy_properties(original, headers=headers, delivery_mode=PERSISTENT, expiration=None, user_id=None)
+
+
+def report_of(handler: Handler, delivery: Delivery, attempts: int) -> tuple[str, bytes, BasicProperties] | None:
+    """Return a report on the parked message for its producer, with the queue that it goes to; None: none is wanted.
+
+    The broker sees an ack. The report has the form of the broker's own (docs/reports.md), with the reason `error`.
+    """
+    target = _headers_of(delivery).get(REPORT_TO)
+    if not isinstance(target, str):
+        return None
+    asked = delivery.properties
+    body = {
+        "message_id": asked.message_id,
+        "correlation_id": asked.correlation_id,
+        "outcome": "dead_lettered",
+        "reason": "error",
+        "queue": handler.queue,
+        "exchange": delivery.exchange,
+        "routing_key": delivery.routing_key,
+        "attempts": attempts,
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    properties = BasicProperties(
+        content_type="application/json",
+        delivery_mode=PERSISTENT,
+        correlation_id=asked.correlation_id,
+        type="warren.report",
+    )
+    return target, json.dumps(body).encode(), properties
 
 
 def remove_traceback(properties: BasicProperties) -> bool:

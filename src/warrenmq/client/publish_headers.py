@@ -14,6 +14,7 @@ from warrenmq.protocol.properties import BasicProperties
 DELAY: Final = "x-delay"
 DELIVER_AT: Final = "x-deliver-at"
 REPORT_TO: Final = "x-report-to"
+REPORT: Final = "x-report"
 
 _LONGEST_MS: Final = 1 << 62  # fits into a long-long-int of a headers table
 _LONGEST_NAME: Final = 255  # bytes, AMQP 0-9-1 §4.2.5.3

@@ -43,11 +43,6 @@ def name_of_store(queue: str) -> str:
     return STORE_PREFIX + queue
 
 
-def reason_of(reason: int) -> str:
-    """Return the text of `x-retry-reason` for a reason of an event."""
-    return "rejected" if reason == schema.R_CLIENT else schema.reason_name(reason)
-
-
 class Retry:
     """The retries of one queue. `options`: None if retry was disabled while messages waited for theirs.
 
@@ -106,7 +101,7 @@ class Retry:
         """
         queue = self._queue
         if reason in (schema.R_CLIENT, schema.R_REJECTED):
-            actor = None  # an event has already reported that they are settled
+            actor, reason = None, schema.R_REJECTED  # an event has already reported that they are settled
         others: list[QueuedMessage] = []
         held: list[QueuedMessage] = []
         for entry in entries:
@@ -175,7 +170,7 @@ class Retry:
     def _with_reason(self, header: bytes, reason: int) -> bytes:
         cached = self._cached
         if cached[0] != header or cached[1] != reason:
-            cached = self._cached = header, reason, properties.with_header(header, REASON, reason_of(reason))
+            cached = self._cached = header, reason, properties.with_header(header, REASON, schema.reason_name(reason))
         return cached[2]
 
     def _release(self, entry: QueuedMessage) -> None:

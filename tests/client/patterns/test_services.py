@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -418,6 +419,40 @@ def test_message_whose_retries_are_used_up_is_parked_with_the_error(
             "x-original-routing-key": kept,
             "x-original-expiration": "60000",
         }
+
+
+def test_producer_of_a_parked_message_receives_a_report(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str
+) -> None:
+    reports = name("reports")
+    channel.queue_declare(reports)
+    with make(face, "Service", connection, client.consumer(kept, retries=1, interval=0.01)(fail)):
+        properties = client.Properties(message_id="m-1", correlation_id="c-1", headers={"x-report-to": reports})
+        channel.publish("", kept, b"1", properties)
+        wait_until(lambda: count_of(channel, reports) == 1, "it is reported")
+    report = channel.get(reports, auto_ack=True)
+    told = json.loads(report.body)
+    assert told.pop("time").endswith("Z")
+    assert told == {
+        "message_id": "m-1",
+        "correlation_id": "c-1",
+        "outcome": "dead_lettered",
+        "reason": "error",
+        "queue": kept,
+        "exchange": "",
+        "routing_key": kept,
+        "attempts": 2,
+    }
+    assert (report.properties.type, report.properties.correlation_id) == ("warren.report", "c-1")
+    assert "x-report-to" not in channel.get(f"{kept}.dead", auto_ack=True).headers
+
+
+def test_report_that_no_queue_takes_is_logged(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make(face, "Service", connection, client.consumer(kept, retries=0)(fail)):
+        channel.publish("", kept, b"1", client.Properties(headers={"x-report-to": name("nowhere")}))
+        wait_until(lambda: count_of(channel, kept) == 0 and "was not published to queue" in caplog.text, "it is logged")
 
 
 @own_broker_only

@@ -52,6 +52,7 @@ from warrenmq.client.parking import (
     log_parked,
     parked_properties,
     remove_traceback,
+    report_of,
 )
 from warrenmq.client.sending import Retry, SendFailed
 from warrenmq.protocol import spec
@@ -284,7 +285,19 @@ class Service:
             return "requeue"
         self._parking_pauses.reset()
         log_parked(handler, delivery, error)
+        self._report(handler, delivery, attempts)
         return "ack"
+
+    def _report(self, handler: Handler, delivery: Delivery, attempts: int) -> None:
+        """Report a parked message to its producer, if it wants that."""
+        report = report_of(handler, delivery, attempts)
+        if report is not None:
+            assert self._parker is not None
+            queue, body, properties = report
+            try:
+                self._parker.send(body, properties, routing_key=queue)
+            except ClientError as failure:
+                _log.warning("a report on %r was not published to queue %r: %s", delivery, queue, failure)
 
     def _publish_dead(self, handler: Handler, delivery: Delivery, properties: BasicProperties) -> None:
         assert self._connection is not None
