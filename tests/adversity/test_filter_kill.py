@@ -83,7 +83,7 @@ def require_each_once(channel: WireChannel, publisher: Publisher, consumer: Cons
     while (content := channel.get(publisher.queue, no_ack=False)) is not None:
         found[int(content.body.partition(b":")[0])] += 1
     assert consumer.wrong == []
-    assert consumer.acked, "the filter matched nothing"
+    assert consumer.acked or publisher.confirmed < 500, "the filter matched nothing"
     assert [number for number, count in found.items() if count > 1] == []
     missing = [number for number in range(publisher.confirmed) if not found[number] and number not in consumer.acked]
     assert missing == []

@@ -124,6 +124,9 @@ def take_all(channel: WireChannel, queue: str) -> list[Content]:
 def require_each_once(channel: WireChannel, publisher: Publisher, worker: Worker | None) -> None:
     """Each confirmed message is in its queue, once the delays are over, or in the queue of dead letters."""
     found: list[Content] = []
+    for place in PLACES.get(publisher.queue, []):
+        if place != publisher.queue:  # not there yet if no message had its last attempt
+            channel.call("queue.declare", queue=place, durable=True)
 
     def all_are_back() -> bool:
         for place in PLACES.get(publisher.queue, [publisher.queue]):
