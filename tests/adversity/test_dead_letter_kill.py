@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.adversity.batches import BatchPublisher
 from tests.adversity.test_kill import SMALL, expect_death
 from tests.support.crash import effort
 from tests.support.process import BrokerProcess
 from tests.support.wire import EndOfStream, WireChannel
-
-BATCH = 20
 
 # By name: the arguments that make messages leave the queue, and whether a consumer rejects them.
 SOURCES: dict[str, tuple[dict[str, Any], bool]] = {
@@ -41,32 +40,8 @@ def declare_all(broker: BrokerProcess) -> None:
             channel.call("queue.declare", queue=f"dead {name}", durable=True)
 
 
-class Publisher:
-    """Sends numbered messages to one queue, in batches, and counts those that were confirmed."""
-
-    def __init__(self, queue: str) -> None:
-        self.queue = queue
-        self.sent = 0
-        self.confirmed = 0
-
-    def run(self, broker: BrokerProcess) -> None:
-        try:
-            with broker.connect() as connection:
-                channel = connection.channel()
-                channel.call("confirm.select")
-                self.sent = self.confirmed
-                base = self.confirmed
-                while True:
-                    for number in range(self.sent, self.sent + BATCH):
-                        self._publish(channel, number)
-                    self.sent += BATCH
-                    while channel.expect("basic.ack")["delivery_tag"] < self.sent - base:
-                        pass
-                    self.confirmed = self.sent
-        except (OSError, EndOfStream):
-            return  # the broker is gone
-
-    def _publish(self, channel: WireChannel, number: int) -> None:
+class Publisher(BatchPublisher):
+    def publish(self, channel: WireChannel, number: int) -> None:
         properties: dict[str, Any] = {"delivery_mode": 2, "priority": number % 7}
         if self.queue == "mixed" and number % 2:
             properties["expiration"] = str(number % 50)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.adversity.batches import BatchPublisher
 from tests.adversity.test_kill import SMALL, expect_death
 from tests.support.process import BrokerProcess
 from tests.support.waiting import wait_until
 from tests.support.wire import EndOfStream, WireChannel
 
-BATCH = 20
 QUEUES: dict[str, dict[str, Any]] = {
     "classic": {},
     "quorum": {"x-queue-type": "quorum", "x-delivery-limit": -1},
@@ -26,27 +26,10 @@ QUEUES: dict[str, dict[str, Any]] = {
 }
 
 
-class Publisher:
-    """Sends numbered messages, in batches, and counts those that were confirmed."""
-
-    def __init__(self, queue: str) -> None:
-        self.queue = queue
-        self.confirmed = 0
-
-    def run(self, broker: BrokerProcess) -> None:
-        try:
-            with broker.connect() as connection:
-                channel = connection.channel()
-                channel.call("confirm.select")
-                while True:
-                    for number in range(self.confirmed, self.confirmed + BATCH):
-                        properties = {"delivery_mode": 2, "priority": number % 4, "headers": {"kind": number % 5}}
-                        channel.publish(b"%d:" % number + bytes(200), properties, routing_key=self.queue)
-                    while channel.expect("basic.ack")["delivery_tag"] < self.confirmed + BATCH:
-                        pass
-                    self.confirmed += BATCH
-        except (OSError, EndOfStream):
-            return  # the broker is gone
+class Publisher(BatchPublisher):
+    def publish(self, channel: WireChannel, number: int) -> None:
+        properties = {"delivery_mode": 2, "priority": number % 4, "headers": {"kind": number % 5}}
+        channel.publish(b"%d:" % number + bytes(200), properties, routing_key=self.queue)
 
 
 class Consumer:

@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 
+from tests.adversity.batches import BatchPublisher
 from tests.adversity.test_kill import SMALL, expect_death
 from tests.support.crash import effort
 from tests.support.process import BrokerProcess
 from tests.support.waiting import wait_until
 from tests.support.wire import Content, EndOfStream, WireChannel
-
-BATCH = 20
 
 RETRY = {"x-retry-max": 2, "x-retry-delay": 20, "x-retry-max-delay": 50, "x-retry-jitter": 0.5}
 # By name: the arguments of the queue, and how its consumer settles a delivery; None: it has no consumer.
@@ -44,30 +43,8 @@ def declare_all(broker: BrokerProcess) -> None:
         channel.call("queue.declare", queue="reports", durable=True)
 
 
-class Publisher:
-    """Sends numbered messages to one queue, in batches, and counts those that were confirmed."""
-
-    def __init__(self, queue: str) -> None:
-        self.queue = queue
-        self.sent = 0
-        self.confirmed = 0
-
-    def run(self, broker: BrokerProcess) -> None:
-        try:
-            with broker.connect() as connection:
-                channel = connection.channel()
-                channel.call("confirm.select")
-                while True:
-                    for number in range(self.sent, self.sent + BATCH):
-                        self._publish(channel, number)
-                    self.sent += BATCH
-                    while channel.expect("basic.ack")["delivery_tag"] < self.sent:
-                        pass
-                    self.confirmed = self.sent
-        except (OSError, EndOfStream):
-            return  # the broker is gone
-
-    def _publish(self, channel: WireChannel, number: int) -> None:
+class Publisher(BatchPublisher):
+    def publish(self, channel: WireChannel, number: int) -> None:
         properties: dict[str, Any] = {"delivery_mode": 2, "message_id": str(number)}
         due_ms = 0
         if self.queue == "scheduled":

@@ -146,7 +146,7 @@ def test_a_message_that_is_retried_shows_its_notes_and_when_it_returns() -> None
     out = told("order-21", stories=(retried_story(),))
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[lines.index("1.7 s ✎ noted shipping packer-1 1") + 1] == "no such account \\x1b[2J"
-    assert lines[lines.index("1.7 s ↺ retried shipping 1 client") + 1] == "retry 1 of 16 in 4 s, because rejected"
+    assert lines[lines.index("1.7 s ↺ retried shipping 1 rejected") + 1] == "retry 1 of 16 in 4 s, because rejected"
     assert "scheduled for 04:50:01, in 1.5 s" in lines
     assert re.search(r"^now waiting in shipping for retry 1 of 16, due now, for \d+ d", out, re.MULTILINE), out
     assert re.search(r"waiting 99\.9 ms, processing 100\.02 ms, delayed 1\.5 s$", out, re.MULTILINE), out

@@ -1,4 +1,4 @@
-"""Notes and `x-message-uid` through pika, and what is told of a retried message after kill -9 in the middle."""
+"""Notes and `x-message-uid` through pika, and the biography of a retried message across kill -9."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def biography(broker: TracedProcess, key: str) -> dict[str, Any]:
     return answer
 
 
-def notes(told: dict[str, Any]) -> list[str]:
-    return [event["note"] for event in told["events"] if event["kind"] == "noted"]
+def notes(traced: dict[str, Any]) -> list[str]:
+    return [event["note"] for event in traced["events"] if event["kind"] == "noted"]
 
 
 def test_the_broker_announces_notes(broker: TracedProcess) -> None:
@@ -76,10 +76,10 @@ def test_notes_by_tag_by_uid_and_by_message_id_are_in_the_biography(broker: Trac
         channel.basic_ack(tag)
         note(channel, b"mailed the invoice", message_uid=headers["x-message-uid"])
         note(channel, b"archived", "order-17")
-        told = biography(broker, "order-17")
-        assert notes(told) == ["charged the card: 5 €", "mailed the invoice", "archived"]
-        assert (told["uid"], told["complete"]) == (headers["x-message-uid"], True)
-        assert biography(broker, headers["x-message-uid"])["events"] == told["events"]
+        traced = biography(broker, "order-17")
+        assert notes(traced) == ["charged the card: 5 €", "mailed the invoice", "archived"]
+        assert (traced["uid"], traced["complete"]) == (headers["x-message-uid"], True)
+        assert biography(broker, headers["x-message-uid"])["events"] == traced["events"]
 
 
 def test_a_message_without_message_id_is_found_by_the_id_that_its_consumer_gets(broker: TracedProcess) -> None:
@@ -88,8 +88,8 @@ def test_a_message_without_message_id_is_found_by_the_id_that_its_consumer_gets(
         publish(channel, b"body", "work", message_uid="")
         tag, headers = fetch(channel)
         channel.basic_ack(tag)
-        told = biography(broker, headers["x-message-uid"])
-        assert [event["kind"] for event in told["events"]][-2:] == ["delivered", "acked"]
+        traced = biography(broker, headers["x-message-uid"])
+        assert [event["kind"] for event in traced["events"]][-2:] == ["delivered", "acked"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_invalid_note_closes_the_channel(
         assert (closed.value.reply_code, text in closed.value.reply_text) == (406, True)
 
 
-def test_a_retried_message_and_its_notes_are_told_across_kill_9(tmp_path: Path) -> None:
+def test_a_retried_message_and_its_notes_are_traced_across_kill_9(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with TracedProcess(folder).ready() as broker:
         channel = open_channel(connect(broker))
@@ -125,15 +125,15 @@ def test_a_retried_message_and_its_notes_are_told_across_kill_9(tmp_path: Path) 
         tag, headers = fetch(channel)
         assert headers["x-delivery-count"] == 1
         channel.basic_ack(tag)
-        told = biography(broker, "order-17")
-        kinds = [event["kind"] for event in told["events"] if event["kind"] != "confirmed"]
+        traced = biography(broker, "order-17")
+        kinds = [event["kind"] for event in traced["events"] if event["kind"] != "confirmed"]
         attempt = ["enqueued", "delivered"]
         assert kinds == ["published", "scheduled", *attempt, "noted", "nacked", "retried", *attempt, "acked"]
-        assert notes(told) == ["no such account"]
-        assert [(leg["queue"], leg["outcome"]) for leg in told["legs"]] == [
+        assert notes(traced) == ["no such account"]
+        assert [(leg["queue"], leg["outcome"]) for leg in traced["legs"]] == [
             ("warren.scheduled", "routed"),
             ("work", "acked"),
         ]
-        spans = [span["kind"] for span in told["legs"][1]["spans"]]
+        spans = [span["kind"] for span in traced["legs"][1]["spans"]]
         assert spans == ["waiting", "processing", "delayed", "waiting", "processing"]
-        assert told["complete"]
+        assert traced["complete"]

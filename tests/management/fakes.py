@@ -178,7 +178,7 @@ def retried_story() -> Biography:
     told.at(1_600_000, schema.DELIVERED, queue="shipping", consumer="packer-1", attempt=1, depth=0)
     told.at(1_700_000, schema.NOTED, queue="shipping", consumer="packer-1", attempt=1, note="no such account \x1b[2J")
     told.at(1_700_020, schema.REJECTED, queue="shipping", consumer="packer-1", attempt=1, depth=0)
-    retry = {"reason": schema.R_CLIENT, "due_time": BEGIN + 5_700_000, "retry_max": 16}
+    retry = {"reason": schema.R_REJECTED, "due_time": BEGIN + 5_700_000, "retry_max": 16}
     told.at(1_700_030, schema.RETRIED, queue="shipping", attempt=1, depth=0, **retry)
     return told.biography()
 

@@ -90,7 +90,7 @@ class World:
             self.rest()
 
     def rest(self) -> None:
-        """Everything is done that was begun: nobody waits for a message that waits."""
+        """Everything that was begun is done: no consumer waits for a message that waits in the queue."""
         queue = self.kept.queue()
         self.kept.advance()
         turn = self.kept.broker.turn

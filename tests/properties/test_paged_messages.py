@@ -272,12 +272,7 @@ class PagedMessages(RuleBasedStateMachine):
     @rule(clean=st.booleans(), pages=st.integers(0, 10))
     def restart(self, clean: bool, pages: int) -> None:
         if not clean:
-            self.kept.turn()
-            self.kept.storage.log.flush()
-            while self.kept.storage.committer.run_one():
-                pass
-            for _ in range(pages):
-                self.kept.storage.pager.run_one()
+            self.kept.write_log(pages)
         if clean:
             self.kept.stop()
         else:

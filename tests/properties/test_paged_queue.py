@@ -226,12 +226,7 @@ class World:
 
     def _restart(self, is_clean: bool) -> None:
         if not is_clean:
-            self.kept.turn()
-            self.kept.storage.log.flush()
-            while self.kept.storage.committer.run_one():
-                pass
-            for _ in range(self.random.randint(0, 10)):
-                self.kept.storage.pager.run_one()
+            self.kept.write_log(self.random.randint(0, 10))
         self.kept.restart(is_clean)
         assert self.kept.storage.report == []
         if is_clean:

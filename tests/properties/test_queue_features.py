@@ -141,12 +141,7 @@ class OneQueue(RuleBasedStateMachine):
     def restart(self, is_clean: bool, pages: int, milliseconds: int) -> None:
         """Time goes on while the broker is down."""
         if not is_clean:
-            self.kept.turn()
-            self.kept.storage.log.flush()
-            while self.kept.storage.committer.run_one():
-                pass
-            for _ in range(pages):
-                self.kept.storage.pager.run_one()
+            self.kept.write_log(pages)
         self._bury()
         self.buried = [each for each in self.buried if each[2]]
         self.kept.now_ms += milliseconds

@@ -144,12 +144,7 @@ class OneQueue(RuleBasedStateMachine):
     def restart(self, is_clean: bool, pages: int, ticks: int) -> None:
         """Time goes on while the broker is down."""
         if not is_clean:
-            self.kept.turn()
-            self.kept.storage.log.flush()
-            while self.kept.storage.committer.run_one():
-                pass
-            for _ in range(pages):
-                self.kept.storage.pager.run_one()
+            self.kept.write_log(pages)
         self.kept.now_ms += ticks * TICK
         self.kept.restart(is_clean)
         self.waiting += [message for message, _ in self.held.values()]

@@ -87,12 +87,7 @@ class OneSchedule(RuleBasedStateMachine):
     @rule(is_clean=st.booleans(), pages=st.integers(0, 10), ticks=st.integers(0, 6))
     def restart(self, is_clean: bool, pages: int, ticks: int) -> None:
         if not is_clean:
-            self.kept.turn()
-            self.kept.storage.log.flush()
-            while self.kept.storage.committer.run_one():
-                pass
-            for _ in range(pages):
-                self.kept.storage.pager.run_one()
+            self.kept.write_log(pages)
         self.kept.now_ms += ticks * TICK
         self.kept.restart(is_clean)
         self.scheduled = [each for each in self.scheduled if each.is_persistent]

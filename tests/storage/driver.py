@@ -89,6 +89,15 @@ class Kept:
         assert done == [True]
         self.crash()
 
+    def write_log(self, pages: int = 0) -> None:
+        """End the turn and make it durable; of what is to be written to segments, take this many steps."""
+        self.turn()
+        self.storage.log.flush()
+        while self.storage.committer.run_one():
+            pass
+        for _ in range(pages):
+            self.storage.pager.run_one()
+
     def restart(self, clean: bool = True) -> None:
         if clean:
             self.stop()

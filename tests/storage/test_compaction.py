@@ -60,10 +60,7 @@ def begin(kept: Kept) -> None:
 
 def commit(kept: Kept) -> None:
     """End the turn and make it durable; nothing is written to segments."""
-    kept.turn()
-    kept.storage.log.flush()
-    while kept.storage.committer.run_one():
-        pass
+    kept.write_log()
 
 
 def test_mostly_dead_segments_become_one_file(tmp_path: Path) -> None:

@@ -280,11 +280,11 @@ def _events_tables(events: list[dict[str, Any]], signs: Signs, width: int) -> It
             str(event.get("attempt", "")),
             Text(printable(_why(event))),
         )
-        told = _told(event)
-        if told:
+        details = _details(event)
+        if details:
             yield table
             indent = " " * (MIN_SINCE + 5)  # below the name of the kind
-            lines = textwrap.wrap(printable(told), width, initial_indent=indent, subsequent_indent=indent)
+            lines = textwrap.wrap(printable(details), width, initial_indent=indent, subsequent_indent=indent)
             yield Text("\n".join(lines), style=STYLES[group(event["kind"])])
             table = _events_table(kind_width, width, False)
     if table.row_count:
@@ -303,14 +303,14 @@ def _events_table(kind_width: int, width: int, has_head: bool) -> Table:
     return table
 
 
-def _told(event: dict[str, Any]) -> str:
+def _details(event: dict[str, Any]) -> str:
     """Return the text of a note, or until when a message waits; empty for other events."""
     if "due_time" not in event:
         return str(event.get("note", ""))
     time, due = microseconds(event["time"]), microseconds(event["due_time"])
     if event["kind"] == "scheduled":
         return f"scheduled for {moment(event['due_time'], time)}, in {_rough(due - time)}"
-    reason = {"client": "rejected"}.get(event["reason"], event["reason"].replace("_", " "))
+    reason = event["reason"].replace("_", " ")
     return f"retry {event['attempt']} of {event['retry_max']} in {_rough(due - time)}, because {reason}"
 
 

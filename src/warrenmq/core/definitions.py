@@ -32,6 +32,11 @@ def of_queue(queue: Queue) -> dict[str, Any]:
     }
 
 
+def of_store(vhost: str, name: str) -> dict[str, Any]:
+    """Return the definition by which recovery finds a store that is not a queue: that of a durable queue."""
+    return {"vhost": vhost, "name": name, "durable": True, "auto_delete": False, "arguments": {}}
+
+
 def of_binding(vhost: str, binding: Binding) -> dict[str, Any]:
     return {
         "vhost": vhost,

@@ -1,8 +1,8 @@
 """Dispatch of a queue that has consumers with filters (`x-filter`).
 
-Each message goes to the first consumer in the ring that has credit and wants it; one that nobody wants waits, in its
-place. A cursor per consumer remembers how far it has examined the backlog, so each message is tested once per consumer:
-a new one when it arrives, a requeued one again. Messages that are only on disk are read page by page, in the
+Each message goes to the first consumer in the ring that has credit and wants it; one that no consumer wants waits, in
+its place. A cursor per consumer remembers how far it has examined the backlog, so each message is tested once per
+consumer: a new one when it arrives, a requeued one again. Messages that are only on disk are read page by page, in the
 background, and stay there unless they are delivered. A turn makes SCAN_LIMIT tests at most.
 
 Owned by the loop thread. Compiled when the package is built (filtered.pxd).
@@ -302,7 +302,7 @@ class FilteredDispatch:
     ) -> bool:
         """Deliver a message to the first of the candidates that wants it.
 
-        Return False if nobody is `ready` for the next one. A consumer without credit leaves `ready`.
+        Return False if no consumer is `ready` for the next one. A consumer without credit leaves `ready`.
         """
         ring = self._ring
         if entry.expires_ms != 0 and entry.expires_ms < self._turn.now_ms:

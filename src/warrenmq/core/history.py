@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING, MessageStore
@@ -154,17 +154,6 @@ class History:
         message.queue_count -= 1
         if message.queue_count:
             self._stats.shared_bytes -= message.shared_size()
-
-
-def definition_of_store(vhost: str, exchange: str) -> dict[str, Any]:
-    """Return the definition by which recovery finds the store: that of a durable queue."""
-    return {
-        "vhost": vhost,
-        "name": name_of_store(exchange),
-        "durable": True,
-        "auto_delete": False,
-        "arguments": {},
-    }
 
 
 def _is_unwanted(header: bytes) -> bool:

@@ -117,7 +117,7 @@ class QueuedMessage:
 
     `queue` and `consumer` are set only while it is unacked (consumer None: fetched with basic.get). `epoch` is the
     epoch of the commit log that stores it; 0: in memory only; -1: a transient message that was paged out, whose page
-    must be told when it is removed. `attempts` counts deliveries. `expires_ms` is in ms since 1970; 0: never.
+    must be updated when it is removed. `attempts` counts deliveries. `expires_ms` is in ms since 1970; 0: never.
     """
 
     __slots__ = ("attempts", "consumer", "epoch", "expires_ms", "message", "position", "queue", "redelivered")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from warrenmq.core import definitions
 from warrenmq.core.message import Message
 from warrenmq.core.outcome import DELIVERED, QUEUED, UNROUTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING
@@ -64,8 +65,8 @@ class Reports:
     def expect_from(self, queue: str) -> None:
         """Record that messages in this durable queue may want reports, until it is deleted."""
         name = MARK_PREFIX + queue
-        definition = {"vhost": self._vhost.name, "name": name, "durable": True, "auto_delete": False, "arguments": {}}
-        self._vhost.broker.catalog.save("queue", (self._vhost.name, name), definition)
+        vhost = self._vhost
+        vhost.broker.catalog.save("queue", (vhost.name, name), definitions.of_store(vhost.name, name))
         self._expected.add(queue)
 
     def are_expected_from(self, queue: str) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core import definitions
 from warrenmq.core.dead_letter import DeadLetters
 from warrenmq.core.delayed import FIRST, Cursor, DelayedMessages
 from warrenmq.core.message import Message, QueuedMessage
@@ -242,8 +243,8 @@ class Retry:
         self.restore()
         if queue.is_durable:
             name = name_of_store(queue.name)
-            definition = {"vhost": self._vhost.name, "name": name, "durable": True, "auto_delete": False}
-            self._vhost.broker.catalog.save("queue", (self._vhost.name, name), {**definition, "arguments": {}})
+            vhost = self._vhost
+            vhost.broker.catalog.save("queue", (vhost.name, name), definitions.of_store(vhost.name, name))
 
     def restore(self) -> None:
         """Open the store, with the messages that an earlier run has left."""

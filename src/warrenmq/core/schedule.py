@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from warrenmq.core import report
+from warrenmq.core import definitions, report
 from warrenmq.core.delayed import FIRST, Cursor, DelayedMessages
 from warrenmq.core.errors import NotFound
 from warrenmq.core.message import Message, QueuedMessage
@@ -82,9 +82,9 @@ class Schedule:
     def add(self, message: Message, due_ms: int, channel: Channel | None) -> int:
         """Keep a message of this channel until this time. Return the durability level that its confirm waits for."""
         if self._messages is None:
-            definition = {"vhost": self._vhost.name, "name": STORE, "durable": True, "auto_delete": False}
+            vhost = self._vhost
             self.restore()
-            self._vhost.broker.catalog.save("queue", (self._vhost.name, STORE), {**definition, "arguments": {}})
+            vhost.broker.catalog.save("queue", (vhost.name, STORE), definitions.of_store(vhost.name, STORE))
         assert self._messages is not None
         self._vhost.broker.stats.scheduled += 1
         if message.uid != 0:
@@ -95,9 +95,7 @@ class Schedule:
     def _release(self, entry: QueuedMessage) -> None:
         """Route a message that is due; it is dropped if no queue takes it."""
         waited = entry.message
-        message = Message(waited.address, _negate_delay(waited.header), waited.body)
-        message.blind_keys = waited.blind_keys
-        message.uid, message.publish_time = waited.uid, waited.publish_time
+        message = waited.with_header(_negate_delay(waited.header))
         broker = self._vhost.broker
         if message.uid != 0:
             broker.events.advance_clock()

@@ -245,7 +245,7 @@ class VHost:
         if is_durable:
             self.broker.catalog.save("exchange", (self.name, name), definitions.of_exchange(self.name, exchange))
             if exchange.history is not None:
-                definition = history.definition_of_store(self.name, name)
+                definition = definitions.of_store(self.name, history.name_of_store(name))
                 self.broker.catalog.save("queue", (self.name, definition["name"]), definition)
         self.broker.emit(schema.EXCHANGE_DECLARED, self.name, exchange=name)
         return exchange

@@ -168,7 +168,7 @@ def test_delivery_that_a_rollback_returned_is_not_settled_again(channel: Any, ot
     wait_until(lambda: count(other, queue) == 2)
 
 
-def test_rollback_by_hand_redelivers_if_told_to(channel: Any, other: Any, queue: str) -> None:
+def test_rollback_by_hand_redelivers_if_asked_to(channel: Any, other: Any, queue: str) -> None:
     other.publish("", queue, b"x")
     wait_until(lambda: count(other, queue) == 1)
     channel.tx_select()

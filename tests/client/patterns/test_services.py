@@ -405,12 +405,12 @@ def test_message_whose_retries_are_used_up_is_parked_with_the_error(
         assert parked.body == b"%d" % number
         assert (parked.properties.message_id, parked.properties.type) == (f"m-{number}", "order")
         assert (parked.properties.delivery_mode, parked.properties.expiration) == (2, None)
-        told = {key: parked.headers[key] for key in parked.headers if key != "x-failed-at"}
-        assert 'raise ValueError(f"cannot read' in told.pop("x-exception-traceback")
+        fields = {key: parked.headers[key] for key in parked.headers if key != "x-failed-at"}
+        assert 'raise ValueError(f"cannot read' in fields.pop("x-exception-traceback")
         if retried_by == "broker":
-            assert told.pop("x-delivery-count") == 2
-            assert told.pop("x-retry-reason") == "rejected"
-        assert told == {
+            assert fields.pop("x-delivery-count") == 2
+            assert fields.pop("x-retry-reason") == "rejected"
+        assert fields == {
             "x-exception-type": "ValueError",
             "x-exception-message": f"cannot read {number}",
             "x-attempts": 3,
@@ -431,9 +431,9 @@ def test_producer_of_a_parked_message_receives_a_report(
         channel.publish("", kept, b"1", properties)
         wait_until(lambda: count_of(channel, reports) == 1, "it is reported")
     report = channel.get(reports, auto_ack=True)
-    told = json.loads(report.body)
-    assert told.pop("time").endswith("Z")
-    assert told == {
+    fields = json.loads(report.body)
+    assert fields.pop("time").endswith("Z")
+    assert fields == {
         "message_id": "m-1",
         "correlation_id": "c-1",
         "outcome": "dead_lettered",

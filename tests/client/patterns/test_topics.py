@@ -52,7 +52,7 @@ def ready(channel: Any, topic: Any, group: str = "billing", partitions: int = PA
 
 
 def take(consumer: Any, count: int) -> list[bytes]:
-    """Ack and return so many."""
+    """Ack and return this many deliveries."""
     taken = []
     for delivery in consumer:
         delivery.ack()

@@ -154,7 +154,7 @@ def event_rows(traced):
     return [asdict(event) | times | {"time": at(0) + timedelta(milliseconds=n)} for n, event in enumerate(events, 1)]
 
 
-def test_automatic_retries_are_told_with_their_reasons_up_to_the_dead_letter(traced):
+def test_automatic_retries_are_reported_with_their_reasons_up_to_the_dead_letter(traced):
     channel = traced.client().channel()
     queue = channel.declare("work", arguments=RETRY)
     channel.publish(b"a", "work")

@@ -51,7 +51,7 @@ PARTITIONS_HEADER = "x-partitions"
 
 # Seconds between two looks at whether the deliveries of a partition that is handed over are settled.
 _SETTLE_INTERVAL = 0.02
-# A member that does not answer so many times in a row is not waited for.
+# A member is given up after this many checks in a row without an answer.
 _MAX_DOUBTS = 3
 
 

@@ -77,19 +77,19 @@ export function moment(iso, now) {
 }
 
 /** The text of a note, or until when a message waits; empty for other events. */
-export function told({ kind, time, due_time, retry_max, attempt, note }) {
+export function details({ kind, time, due_time, retry_max, attempt, note }) {
   if (due_time === undefined) return note ?? "";
   const delay = ahead(microseconds(due_time) - microseconds(time));
   return kind === "scheduled" ? `for ${moment(due_time, time)}, in ${delay}` : `retry ${attempt} of ${retry_max} in ${delay}`;
 }
 
-/** What an event tells, its reason, the number of messages if it affected several, the exchange of a dead letter; may be empty. */
+/** The details of an event, its reason, the number of messages if it affected several, the exchange of a dead letter; may be empty. */
 export function why(event) {
   const { kind, reason, messages, queue, exchange } = event;
   const many = messages && `${messages.toLocaleString("en")} message${messages === 1 ? "" : "s"}`;
   const way = queue !== undefined && ["routed", "unroutable"].includes(kind) && `to exchange ${exchange || "(default)"}`;
-  const because = reason && (kind === "retried" ? `because ${reason === "client" ? "rejected" : words(reason)}` : words(reason));
-  return [told(event), because, many, way].filter(Boolean).join(", ");
+  const because = reason && (kind === "retried" ? `because ${words(reason)}` : words(reason));
+  return [details(event), because, many, way].filter(Boolean).join(", ");
 }
 
 /** True if an event removed messages of a queue on disk without identifying them. */
