@@ -65,6 +65,7 @@ HOT_MODULES = {
     # AMQP server.
     "server.message_path": FAST,  # 9.2 %, topic
     "server.outbox": FAST,  # 7.6 %, confirms
+    "server.moderation": SMALL,  # called at the end of each turn
     "server.ticker": SMALL,  # 0.8 %, confirms
     "server.flow": SMALL,  # read by server.message_path for each publish
     # Storage.

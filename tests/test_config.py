@@ -226,8 +226,8 @@ def test_disk_free_limit_of_0_is_no_limit() -> None:
 
 def test_defaults_of_the_server_are_those_of_the_settings() -> None:
     options, settings = ServerOptions(), Settings()
-    # An embedded broker is a guest in its process: it neither measures the machine nor keeps a core busy.
-    for name in set(ServerOptions.__dataclass_fields__) - {"memory_limit", "busy_poll_us"}:
+    # An embedded broker is a guest in its process: it does not measure the machine, keep a core busy or pause the loop.
+    for name in set(ServerOptions.__dataclass_fields__) - {"memory_limit", "busy_poll_us", "max_pause_us"}:
         assert getattr(options, name) == getattr(settings, name), name
 
 

@@ -325,6 +325,7 @@ class Settings:
     durability: str = setting("fsync", durability)
     log_limit: int = setting("128MiB", size_from(MIB, "1MiB"))
     busy_poll_us: int = setting(50, whole_number(0, 1000, "a number of microseconds (0 = never)"))
+    max_pause_us: int = setting(400, whole_number(0, 1000, "a number of microseconds (0 = never)"))
     default_user: str = setting("guest", text)
     default_pass: str = setting("guest", text, is_secret=True)
     loopback_users: frozenset[str] = setting(["guest"], names)

@@ -62,7 +62,10 @@ cdef class OutputBuffer:
         bytes body,
     )
     cdef _put_body(self, int channel, bytes body)
+    @cython.locals(at="unsigned char *")
+    cdef drop(self, Py_ssize_t count)
     cpdef list take(self)
+    cdef _release(self)
     @cython.locals(at="unsigned char *")
     cdef _seal(self)
     @cython.locals(size=Py_ssize_t)

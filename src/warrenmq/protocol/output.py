@@ -218,20 +218,35 @@ class OutputBuffer:
             self.size += len(piece)
             self.put(b"\xce")
 
+    def drop(self, count: int) -> None:
+        """Drop the first bytes of the scratch, which holds all output; nothing if `count` is not positive."""
+        if count == self.length:
+            self.length = self.size = 0
+            self._release()
+        elif count > 0:
+            at: Pointer = self.scratch
+            self.chunks.append(at[count : self.length])
+            self.size -= count
+            self.length = 0
+
     def take(self) -> list[bytes | memoryview]:
         """Return the output since the last call."""
         self._seal()
         chunks = self.chunks
         self.chunks = []
         self.size = 0
+        self._release()
+        if not cython.compiled and len(chunks) > 1:
+            return [b"".join(chunks)]
+        return chunks
+
+    def _release(self) -> None:
+        """Return the scratch to the pool."""
         if self.scratch is not None:
             if self.capacity == _SCRATCH_SIZE and len(self.pool.free) < _MAX_POOLED:
                 self.pool.free.append(self.scratch)
             self.scratch = None
             self.capacity = 0
-        if not cython.compiled and len(chunks) > 1:
-            return [b"".join(chunks)]
-        return chunks
 
     def _seal(self) -> None:
         """Move the content of the scratch to the list."""

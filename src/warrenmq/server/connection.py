@@ -184,6 +184,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for level, option, value in _KEEPALIVE:
                 raw_socket.setsockopt(level, option, value)
+            if IS_COMPILED and transport.get_extra_info("ssl_object") is None:
+                self._outbox.fd = raw_socket.fileno()
         self.server.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -281,6 +283,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             log.info("%s: connection lost%s", self.name, f": {error}" if error else "")
         self._enter(_CLOSED)
         self._outbox.transport = None
+        self._outbox.fd = -1
         self._outbox.flush()  # releases the output
         self._transport = None
         self._leftover = b""

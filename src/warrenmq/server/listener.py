@@ -17,7 +17,7 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.memory import CONNECTION
 from warrenmq.protocol import spec
 from warrenmq.protocol.handshake import CAPABILITIES
-from warrenmq.protocol.output import BufferPool
+from warrenmq.protocol.output import IS_COMPILED, BufferPool
 from warrenmq.server.clock import Clock
 from warrenmq.server.connection import SHUTDOWN_TEXT, AmqpConnection
 from warrenmq.server.flow import Alarms
@@ -155,7 +155,9 @@ class AmqpServer:
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.ticker = Ticker(self._loop, self.broker, self._clock, self.options.busy_poll_us / 1e6)
+        # Uncompiled, the output of a turn is written after the pause, and a message costs more than a pause saves.
+        max_pause = self.options.max_pause_us / 1e6 if IS_COMPILED else 0.0
+        self.ticker = Ticker(self._loop, self.broker, self._clock, self.options.busy_poll_us / 1e6, max_pause)
         self.ticker.after_turn = self.alarms.check_memory
         self._timers = TimerDriver(self._loop, self.ticker, self.broker)
         self._sweep()

@@ -9,6 +9,7 @@ class ServerOptions:
 
     `max_connections` None: as many as the limit of open files allows.
     `busy_poll_us`: microseconds to poll the sockets after a turn before the loop sleeps (see ticker.py).
+    `max_pause_us`: microseconds to pause at most after a turn, so that input accumulates (see moderation.py).
     """
 
     heartbeat: int = 60
@@ -20,6 +21,7 @@ class ServerOptions:
     memory_limit: int = 0
     disk_free_limit: int = 50_000_000
     busy_poll_us: int = 0
+    max_pause_us: int = 0
     default_user: str = "guest"
     default_pass: str = "guest"
     loopback_users: frozenset[str] = frozenset({"guest"})

@@ -15,6 +15,8 @@ cdef class ConnectionOutbox(Outbox):
     cdef readonly Stats stats
     cdef readonly Traffic traffic
     cdef public object transport
+    cdef public int fd
+    cdef bint _transport_has_output
     cdef readonly bint is_dirty
     cdef readonly bint is_peer_slow
     cdef public bint notifies_cancel
@@ -27,4 +29,6 @@ cdef class ConnectionOutbox(Outbox):
     cpdef nack(self, int channel, unsigned long long delivery_tag, bint multiple)
     cpdef cancel_consumer(self, int channel, str consumer_tag)
     cdef _mark_dirty(self)
+    @cython.locals(size=Py_ssize_t, output="unsigned char *")
     cpdef flush(self)
+    cdef bint _can_write(self) except -1

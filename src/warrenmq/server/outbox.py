@@ -1,5 +1,8 @@
 """Output of one connection: frames collected during the turn, written once at its end.
 
+Compiled, output that is in one piece goes straight to the socket: uvloop's transport would write it later, after the
+pause that may follow a turn (moderation.py). The transport writes what the socket does not take.
+
 The outbox of a peer that reads too slowly is congested: its consumers get no deliveries until the socket has drained.
 So the output that waits for one connection stays below the limit of a turn plus that of the transport.
 
@@ -22,6 +25,14 @@ from warrenmq.protocol.output import BufferPool, OutputBuffer
 from warrenmq.protocol.values import encode_shortstr
 from warrenmq.server.ticker import Ticker
 
+try:
+    import cython
+except ImportError:
+    from warrenmq.protocol.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.posix.unistd import write
+
 _GET_OK = struct.Struct(">IQB")
 _RETURN = struct.Struct(">IH")
 _LONG = struct.Struct(">I")
@@ -35,8 +46,10 @@ class ConnectionOutbox(Outbox):
     """`transport` is asyncio's; None before the connection is made and after it is lost."""
 
     __slots__ = (
+        "_transport_has_output",
         "buffer",
         "closes_channel",
+        "fd",
         "is_dirty",
         "is_peer_slow",
         "notifies_cancel",
@@ -53,6 +66,8 @@ class ConnectionOutbox(Outbox):
         self.traffic = traffic
         self.buffer = OutputBuffer(frame_max, pool)
         self.transport: Any = None
+        self.fd = -1  # of the socket, if output may be written straight to it
+        self._transport_has_output = False  # it may still have some
         self.is_dirty = False
         self.is_peer_slow = False  # the transport is over its high-water mark
         self.closes_channel: Callable[[int, BrokerError, str], None] | None = None  # set by the session
@@ -121,18 +136,31 @@ class ConnectionOutbox(Outbox):
     def flush(self) -> None:
         """Write the collected output; resume consumers that waited for the end of the turn."""
         self.is_dirty = False
-        size = self.buffer.size
-        chunks = self.buffer.take()
         if self.transport is None:
+            self.buffer.take()
             return
+        size = self.buffer.size
         self.stats.bytes_out += size
         self.traffic.bytes_out += size
-        if len(chunks) == 1:
-            self.transport.write(chunks[0])
-        else:
-            self.transport.writelines(chunks)
+        if self.fd >= 0 and 0 < size == self.buffer.length and self._can_write():
+            output: Any = self.buffer.scratch
+            self.buffer.drop(write(self.fd, output, size))
+        if self.buffer.size != 0:
+            chunks = self.buffer.take()
+            if len(chunks) == 1:
+                self.transport.write(chunks[0])
+            else:
+                self.transport.writelines(chunks)
+            self._transport_has_output = True
         if self.is_congested and not self.is_peer_slow:
             self.resume_consumers()
+
+    def _can_write(self) -> bool:
+        """Return True if the socket is open, and the transport has no output that comes first."""
+        if self._transport_has_output:
+            self._transport_has_output = self.transport.get_write_buffer_size() != 0
+        # A transport that closes has given up its descriptor, which may already be another socket's.
+        return not self._transport_has_output and not self.transport.is_closing()
 
     def peer_is_slow(self) -> None:
         """The transport is over its high-water mark."""

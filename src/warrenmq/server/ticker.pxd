@@ -1,7 +1,9 @@
 cimport cython
 
 from warrenmq.core.ports cimport CommitLog
+from warrenmq.core.stats cimport Stats
 from warrenmq.core.turn cimport Turn
+from warrenmq.server.moderation cimport Moderation
 
 
 @cython.final
@@ -12,6 +14,9 @@ cdef class Ticker:
     cdef Turn _turn
     cdef object _now_ms
     cdef CommitLog _log
+    cdef object _sleep
+    cdef Moderation _moderation
+    cdef Stats _stats
     cdef bint _is_scheduled
     cdef double _busy_poll
     cdef bint _is_polling
@@ -29,6 +34,6 @@ cdef class Ticker:
     cpdef end_turn_early(self)
     @cython.locals(now=double)
     cpdef bint has_read_too_long(self) except -1
-    @cython.locals(dirty=list)
+    @cython.locals(dirty=list, pause=double)
     cdef _end(self)
     cdef _start_polling(self)

@@ -10,6 +10,9 @@ the speed of ping-pong and of one confirm at a time. Polling stops after a few p
 now and then. While an epoch is being committed the loop sleeps: polling would take the interpreter lock from the
 committer.
 
+While turns are frequent and small, the loop may pause after some for up to `max_pause` seconds (0: never), so that
+input accumulates (moderation.py). The output of the turn is written before the pause.
+
 A loop may read one socket many times before it polls the others (uvloop: 32 times). After a large read the connection
 checks `has_read_too_long`, and yields to the others if so.
 
@@ -20,11 +23,13 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.ports import CommitLog
+from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
+from warrenmq.server.moderation import Moderation
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
@@ -40,7 +45,7 @@ _MAX_READING_TIME = 0.005
 class Ticker:
     """One per node. `dirty` holds the outboxes with unwritten output.
 
-    `now_ms` is the broker's clock; `clock` measures the time spent on large reads.
+    `now_ms` is the broker's clock; `clock` measures how long reads take and how fast input comes.
     """
 
     __slots__ = (
@@ -51,10 +56,13 @@ class Ticker:
         "_is_reading",
         "_is_scheduled",
         "_log",
+        "_moderation",
         "_now_ms",
         "_poll_until",
         "_polls_left",
         "_reading_since",
+        "_sleep",
+        "_stats",
         "_turn",
         "_turns_without_poll",
         "after_turn",
@@ -68,10 +76,15 @@ class Ticker:
         broker: Broker,
         now_ms: Callable[[], int],
         busy_poll: float = 0.0,
+        max_pause: float = 0.0,
         clock: Callable[[], float] = perf_counter,
+        sleep: Callable[[float], None] = sleep,
     ) -> None:
         self.call_soon = loop.call_soon
         self._clock = clock
+        self._sleep = sleep
+        self._moderation = Moderation(max_pause, clock) if max_pause > 0.0 else None
+        self._stats: Stats = broker.stats
         self._broker = broker
         self._turn: Turn = broker.turn
         self._turn.begin = self.schedule
@@ -137,6 +150,10 @@ class Ticker:
             outbox.flush()
         if self.after_turn is not None:
             self.after_turn()
+        if self._moderation is not None and not self._is_scheduled:
+            pause = self._moderation.end_turn(self._stats.bytes_in)
+            if pause > 0.0:
+                self._sleep(pause)
         if self._busy_poll != 0.0 and not self._log.is_committing:
             self._start_polling()
 
