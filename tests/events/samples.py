@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from tests.events.row_format import events_of
 from warrenmq.events import schema
 from warrenmq.events.codec import encode
 from warrenmq.events.ids import EPOCH_MS
@@ -72,6 +73,12 @@ def rows_of(events: list[Event]) -> Rows:
     return rows
 
 
+def rows_from(raw: bytes) -> Rows:
+    rows = Rows()
+    rows.extend(raw)
+    return rows
+
+
 BEGIN = (EPOCH_MS + 31_556_926_000) * 1000
 UID = 31_556_926_000 << 22
 IDS = (b"order-17", b"basket-4", b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7")
@@ -121,7 +128,7 @@ def fixture_rows() -> Rows:
     return rows
 
 
-FIXTURE_EVENTS = fixture_rows().events()
+FIXTURE_EVENTS = events_of(fixture_rows())
 # Version 2 had no details, and version 1 no priorities.
 SECOND_VERSION_EVENTS = FIXTURE_EVENTS[:6]
 FIRST_VERSION_EVENTS = [replace(event, priority=None) for event in SECOND_VERSION_EVENTS]

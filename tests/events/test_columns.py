@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.events.samples import BEGIN, UID, events, fixture_rows, rows_of
+from tests.events.row_format import events_of
+from tests.events.samples import BEGIN, UID, events, fixture_rows, rows_from, rows_of
 from warrenmq.events import schema
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.columns import ColumnWriter
-from warrenmq.events.row_reader import BLOCK
+from warrenmq.events.records import BLOCK
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 
@@ -47,7 +48,7 @@ def test_short_records_cross_block_boundaries(before: int) -> None:
     rows.put_short(schema.ENQUEUED, 0, kept, 3, 0)
     rows.put_short(schema.DELIVERED, schema.R_AUTO_ACK, kept, 0, 1)
     found = decode(encode(rows)).events()
-    assert found == rows.events()
+    assert found == events_of(rows)
     assert [event.kind for event in found[before:]] == [1, 2, 5, 6]
     assert (found[-1].reason, found[-1].attempt, found[-2].attempt) == (schema.R_AUTO_ACK, 1, None)
     assert {(event.uid, event.size, event.priority) for event in found[before:]} == {(UID + 1000, 16, 255)}
@@ -63,7 +64,7 @@ def test_direct_deliveries_cross_block_boundaries(before: int) -> None:
         rows.put_published(True, sent, BEGIN + number, UID + number, None, 16, number // 1000)
         rows.put_direct_delivery(came, handed, 1)
     found = decode(encode(rows)).events()
-    assert found == rows.events()
+    assert found == events_of(rows)
     assert [event.priority for event in found] == [None] * before + [1] * 4 + [2] * 4
     found_rows = [(event.uid - UID, event.kind, event.queue, event.attempt, event.depth) for event in found[before:]]
     assert found_rows == [
@@ -92,11 +93,11 @@ def test_equal_times_share_their_values() -> None:
     for later in (0, 0, 7, 7, 0):
         rows = direct_deliveries(100, later)
         data = encode(rows, writer)
-        assert decode(data).events() == rows.events()
+        assert decode(data).events() == events_of(rows)
         table = pyarrow.ipc.open_stream(data).read_all()
         table.validate(full=True)
-        assert table["publish_time"].cast("int64").to_pylist() == [event.publish_time for event in rows.events()]
-        assert table["enqueue_time"].cast("int64").to_pylist() == [event.enqueue_time for event in rows.events()]
+        assert table["publish_time"].cast("int64").to_pylist() == [event.publish_time for event in events_of(rows)]
+        assert table["enqueue_time"].cast("int64").to_pylist() == [event.enqueue_time for event in events_of(rows)]
         sizes.append(len(data))
     assert sizes[1] == sizes[0] == sizes[4]
     assert sizes[2] == sizes[3]
@@ -128,7 +129,7 @@ def test_blocks_of_one_context_and_of_many() -> None:
     for number in range(5 * BLOCK):
         context = contexts[7] if number < 2 * BLOCK else contexts[number % 50]
         rows.put(schema.ACKED, 0, False, context, BEGIN + number, UID + number, BEGIN, None, BEGIN, 1, number, 1, 0)
-    assert decode(encode(rows)).events() == rows.events()
+    assert decode(encode(rows)).events() == events_of(rows)
 
 
 @given(st.lists(events(), max_size=20))
@@ -166,7 +167,7 @@ def test_ids_of_more_than_a_block_of_rows(some: list[Event], count: int) -> None
         rows.add_row(some[number % len(some)])
         rows.put_short(schema.ACKED, 0, rows.context_of(None, "/", "q", None, None, 0), -1, 0)
     found = decode(encode(rows)).events()
-    assert found == rows.events() == Rows.from_bytes(rows.to_bytes()).events()
+    assert found == events_of(rows) == events_of(rows_from(rows.to_bytes()))
     assert found[::2] == [some[number % len(some)] for number in range(count)]
     ids = [(event.message_id, event.correlation_id, event.trace_id, event.span_id, event.source_uid) for event in found]
     assert ids[::2] == ids[1::2]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events import samples
+from tests.events.row_format import events_of
 from tests.events.samples import (
     ADDRESS,
     BEGIN,
@@ -19,13 +20,14 @@ from tests.events.samples import (
     TracedMessage,
     events,
     fixture_rows,
+    rows_from,
     rows_of,
 )
 from warrenmq.events import schema
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.message_ids import clean_name, pack_message_ids
-from warrenmq.events.row_reader import DELIVERED_FOLLOWS, IS_PUBLISHED
+from warrenmq.events.records import DELIVERED_FOLLOWS, IS_PUBLISHED
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 
@@ -44,7 +46,7 @@ def traced(uid: int, message_id: bytes, correlation_id: bytes | None = None) -> 
 @settings(deadline=None)
 def test_events_are_those_added(added: list[Event]) -> None:
     rows = rows_of(added)
-    assert rows.events() == added
+    assert events_of(rows) == added
     assert rows.count == len(added)
     assert (rows.first_time, rows.last_time) == (
         (min(event.time for event in added), max(event.time for event in added)) if added else (0, 0)
@@ -54,7 +56,7 @@ def test_events_are_those_added(added: list[Event]) -> None:
 @given(st.lists(events(), max_size=30))
 @settings(deadline=None)
 def test_encoded_rows_are_read_back(added: list[Event]) -> None:
-    assert Rows.from_bytes(rows_of(added).to_bytes()).events() == added
+    assert events_of(rows_from(rows_of(added).to_bytes())) == added
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=30))
@@ -70,7 +72,7 @@ def test_rows_logged_in_parts_are_all_rows(steps: list[tuple[int, bool]]) -> Non
     rest = rows.take_unlogged()
     if rest is not None:
         logged.extend(rest)
-    assert logged.events() == rows.events()
+    assert events_of(logged) == events_of(rows)
 
 
 def test_address_is_exchange_and_key() -> None:
@@ -78,7 +80,7 @@ def test_address_is_exchange_and_key() -> None:
     context = rows.context_of(ADDRESS, "/", "q", "c1", "a -> b", 3)
     ids = TRACE.message_ids
     rows.put(schema.DELIVERED, schema.R_RECOVERED, False, context, BEGIN + 7, UID, BEGIN, ids, BEGIN + 2, 12, 5, 2, 7)
-    assert rows.events() == [
+    assert events_of(rows) == [
         Event(
             time=BEGIN + 7,
             kind=schema.DELIVERED,
@@ -109,14 +111,14 @@ def test_default_exchange_is_not_null() -> None:
     rows = Rows()
     add(rows, None, address=b"\0\1q")
     rows.add_event(schema.QUEUE_DECLARED, BEGIN, queue="q")
-    assert [event.exchange for event in rows.events()] == ["", None]
+    assert [event.exchange for event in events_of(rows)] == ["", None]
 
 
 def test_equal_names_are_stored_once() -> None:
     rows = Rows()
     for _ in range(3):
         add(rows, TRACE, queue="".join(["que", "ue"]), address=bytes(bytearray(ADDRESS)))
-    assert rows.names() == [b"", b"logs", b"info", b"/", b"queue"]
+    assert rows.names == [b"", b"logs", b"info", b"/", b"queue"]
 
 
 def test_thousands_of_names() -> None:
@@ -124,54 +126,55 @@ def test_thousands_of_names() -> None:
     queues = [f"queue-{number}" for number in range(2000)]
     for queue in queues * 2:
         add(rows, TRACE, queue=queue)
-    assert [event.queue for event in rows.events()] == queues * 2
-    assert len(rows.names()) == 4 + len(queues)
+    assert [event.queue for event in events_of(rows)] == queues * 2
+    assert len(rows.names) == 4 + len(queues)
 
 
 def test_names_and_ids_that_are_not_utf8_have_replacement_characters() -> None:
     rows = Rows()
     no_text = b"\xff\xfe".decode("utf-8", "surrogateescape")
     add(rows, traced(1, b"a\xff", "ü".encode()), queue=no_text, address=b"\0\2\xff\xfe")
-    (event,) = rows.events()
+    (event,) = events_of(rows)
     assert (event.queue, event.routing_key, event.message_id, event.correlation_id) == ("��",) * 2 + ("a�", "ü")
     assert clean_name(no_text) == event.queue
-    assert rows.names().count("��".encode()) == 1
+    assert rows.names.count("��".encode()) == 1
 
 
 def test_numbers_are_clamped_to_their_columns() -> None:
     rows = Rows()
     context = rows.context_of(None, None, None, None, None, -1)
     samples.add(rows, schema.PUBLISHED, BEGIN, context, TRACE, 0, 1 << 40, -5, 1 << 40)
-    (event,) = rows.events()
+    (event,) = events_of(rows)
     assert (event.channel, event.attempt, event.size, event.depth) == (None, None, (1 << 31) - 1, (1 << 31) - 1)
     rows.add_event(schema.PUBLISHED, BEGIN, priority=1000)
-    assert rows.events()[1].priority == 255
+    assert events_of(rows)[1].priority == 255
 
 
 @pytest.mark.parametrize("number", [-(1 << 63), -1, (1 << 63) - 1])
 def test_times_and_uids_have_64_bits(number: int) -> None:
     added = [Event(number, 1, number, publish_time=number, enqueue_time=number, source_uid=number)]
-    assert Rows.from_bytes(rows_of(added).to_bytes()).events() == added
+    assert events_of(rows_from(rows_of(added).to_bytes())) == added
     assert decode(encode(rows_of(added))).events() == added
 
 
-def test_take_leaves_no_rows() -> None:
-    rows = fixture_rows()
-    taken = rows.take()
-    assert (rows.count, rows.size, rows.events(), rows.names(), rows.take_unlogged()) == (0, 0, [], [b""], None)
+def test_a_successor_begins_empty() -> None:
+    taken = fixture_rows()
+    rows = taken.successor()
+    assert (rows.count, rows.size, events_of(rows), rows.names, rows.take_unlogged()) == (0, 0, [], [b""], None)
     add(rows, TRACE, BEGIN + 9)
-    assert taken.events() == FIXTURE_EVENTS
-    assert [event.time for event in rows.events()] == [BEGIN + 9]
+    assert events_of(taken) == FIXTURE_EVENTS
+    assert [event.time for event in events_of(rows)] == [BEGIN + 9]
 
 
-def test_taken_rows_can_still_be_logged() -> None:
+def test_rows_with_a_successor_can_still_be_logged() -> None:
     rows = fixture_rows()
     raw = rows.take_unlogged()
     assert raw is not None
     add(rows, TRACE)
-    piece = rows.take().take_unlogged()
+    rows.successor()
+    piece = rows.take_unlogged()
     assert piece is not None
-    assert Rows.from_bytes(piece).count == 1
+    assert rows_from(piece).count == 1
 
 
 def test_rows_grow_beyond_their_first_buffer() -> None:
@@ -181,7 +184,7 @@ def test_rows_grow_beyond_their_first_buffer() -> None:
         add(rows, traced(number, b"x" * 5000), BEGIN + number)
         add(rows, trace, BEGIN + number)
     assert rows.size > 3_000_000
-    assert [event.time for event in rows.events()] == [BEGIN + number for number in range(300) for _ in range(2)]
+    assert [event.time for event in events_of(rows)] == [BEGIN + number for number in range(300) for _ in range(2)]
 
 
 def test_consecutive_rows_of_a_message_store_its_ids_once() -> None:
@@ -189,7 +192,7 @@ def test_consecutive_rows_of_a_message_store_its_ids_once() -> None:
     for number in range(100):
         add(rows, TRACE, BEGIN + number)
     assert rows.to_bytes().count(b"order-17") == 1
-    assert {event.message_id for event in rows.events()} == {"order-17"}
+    assert {event.message_id for event in events_of(rows)} == {"order-17"}
 
 
 @pytest.mark.parametrize(("before", "is_named"), [(1, True), (50, False)])
@@ -204,7 +207,7 @@ def test_only_used_contexts_are_encoded_if_there_are_many(before: int, is_named:
     assert b"second" in raw
     assert b"order-17" in raw
     assert (b"first" in raw) is is_named
-    assert [event.queue for event in Rows.from_bytes(raw).events()] == ["second"]
+    assert [event.queue for event in events_of(rows_from(raw))] == ["second"]
 
 
 @given(st.data())
@@ -218,25 +221,25 @@ def test_damaged_rows_are_refused_or_still_rows(data: st.DataObject) -> None:
         rows.extend(bytes(raw))
     except BadEvents:
         assert rows.count == 0
-    assert len(rows.events()) == rows.count
+    assert len(events_of(rows)) == rows.count
 
 
 def test_rows_that_are_cut_short_are_refused() -> None:
     raw = fixture_rows().to_bytes()
     for size in range(len(raw)):
         with pytest.raises(BadEvents):
-            Rows.from_bytes(raw[:size])
+            rows_from(raw[:size])
 
 
 def test_bytes_after_the_rows_are_refused() -> None:
     for more in (b"\0", b"\1" * 40):
         with pytest.raises(BadEvents, match="more bytes follow"):
-            Rows.from_bytes(fixture_rows().to_bytes() + more)
+            rows_from(fixture_rows().to_bytes() + more)
 
 
 def test_rows_of_an_unknown_version_are_refused() -> None:
     with pytest.raises(BadEvents, match="version 4"):
-        Rows.from_bytes(b"\4" + fixture_rows().to_bytes()[1:])
+        rows_from(b"\4" + fixture_rows().to_bytes()[1:])
 
 
 def test_a_short_row_shares_message_and_time_with_the_previous_row() -> None:
@@ -246,8 +249,8 @@ def test_a_short_row_shares_message_and_time_with_the_previous_row() -> None:
     rows.put(schema.PUBLISHED, 0, True, sent, 1000, 7, 1000, None, 0, 200, -1, 0, 5)
     rows.put_short(schema.ENQUEUED, 0, handed, 3, 0)
     rows.put_short(schema.DELIVERED, schema.R_AUTO_ACK, handed, 0, 255)
-    *_, enqueued, delivered = Rows.from_bytes(rows.to_bytes()).events()
-    assert rows.events()[2:] == [enqueued, delivered]
+    *_, enqueued, delivered = events_of(rows_from(rows.to_bytes()))
+    assert events_of(rows)[2:] == [enqueued, delivered]
     for event in (enqueued, delivered):
         assert event.priority == 5
         assert (event.time, event.uid, event.publish_time, event.enqueue_time, event.size) == (1000, 7, 1000, 1000, 200)
@@ -271,8 +274,8 @@ def direct_deliveries(texts: bytes | None = None) -> Rows:
 @pytest.mark.parametrize("texts", [None, pack_message_ids(3, b"one", None, None, None)])
 def test_a_direct_delivery_is_two_records_and_four_rows(texts: bytes | None) -> None:
     rows = direct_deliveries(texts)
-    added = rows.events()
-    assert Rows.from_bytes(rows.to_bytes()).events() == added
+    added = events_of(rows)
+    assert events_of(rows_from(rows.to_bytes())) == added
     assert rows.count == len(added) == 8
     assert rows.size == 2 * (28 + 16 + len(texts or b""))
     assert (rows.first_time, rows.last_time, rows.time) == (7000, 8000, 8000)
@@ -313,13 +316,13 @@ def test_short_records_that_are_cut_or_misplaced_are_refused() -> None:
     raw = direct_deliveries().to_bytes()
     for size in range(len(raw)):
         with pytest.raises(BadEvents):
-            Rows.from_bytes(raw[:size])
+            rows_from(raw[:size])
     last = len(raw) - 16  # the flags are its third byte
     for flags in (DELIVERED_FOLLOWS, DELIVERED_FOLLOWS | IS_PUBLISHED, IS_PUBLISHED, 0):
         with pytest.raises(BadEvents):
-            Rows.from_bytes(raw[: last + 2] + bytes((flags,)) + raw[last + 3 :])
+            rows_from(raw[: last + 2] + bytes((flags,)) + raw[last + 3 :])
     with pytest.raises(BadEvents, match="undefined context"):
-        Rows.from_bytes(raw[:-4] + b"\x09\0\0\0")
+        rows_from(raw[:-4] + b"\x09\0\0\0")
 
 
 def test_a_recycled_buffer_shows_no_old_rows() -> None:
@@ -328,7 +331,7 @@ def test_a_recycled_buffer_shows_no_old_rows() -> None:
     for number in range(8):
         for at in range(50 - number):
             rows.add_event(schema.QUEUE_DECLARED, 1_000 * number + at, vhost="/", queue=f"q{number}")
-        taken = rows.take()
-        rounds.append([(event.time, event.queue) for event in taken.events()])
+        taken, rows = rows, rows.successor()
+        rounds.append([(event.time, event.queue) for event in events_of(taken)])
         rows.recycle(taken)
     assert rounds == [[(1_000 * n + at, f"q{n}") for at in range(50 - n)] for n in range(8)]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
-from warrenmq.events import fields, schema
+import pytest
+
+from warrenmq.events import fields, records, schema
 
 NAMES = [column.name for column in schema.COLUMNS]
 
@@ -22,6 +25,19 @@ def test_column_numbers_are_named_as_the_columns() -> None:
 
 def test_column_constants_of_compiled_modules_are_those_of_python() -> None:
     declarations = Path(fields.__file__).with_suffix(".pxd").read_text()
-    constants = re.search(r"cdef enum:\n((?:    \w+\n)+)", declarations)
+    constants = re.search(r"cdef enum:\n((?:    [\w, ]+\n)+)", declarations)
     assert constants is not None
-    assert constants[1].split() == [*map(str.upper, NAMES), "NUMBER_OF_COLUMNS"]
+    assert re.findall(r"\w+", constants[1]) == [*map(str.upper, NAMES), "NUMBER_OF_COLUMNS"]
+
+
+@pytest.mark.parametrize("module", [records, schema])
+def test_numbers_of_compiled_modules_are_those_of_python(module: ModuleType) -> None:
+    declarations = Path(str(module.__file__)).with_suffix(".pxd").read_text()
+    constants = re.findall(r"^    (\w+) = (\w+)$", declarations, re.MULTILINE)
+    assert constants
+    assert {name: int(text, 0) for name, text in constants} == {name: getattr(module, name) for name, _ in constants}
+
+
+def test_all_numbers_of_the_row_format_are_constants_of_compiled_modules() -> None:
+    names = {name for name, value in vars(records).items() if isinstance(value, int)}
+    assert names == set(re.findall(r"(\w+) = ", Path(records.__file__).with_suffix(".pxd").read_text()))

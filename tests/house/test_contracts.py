@@ -19,7 +19,13 @@ DECLARATIONS = sorted(SOURCE.rglob("*.pxd"))
 LONGEST_FILE = 600
 
 # Declarations of C constants and inline functions, which other modules cimport; the .py is for uncompiled use.
-HEADERS = {"warrenmq.events.fields", "warrenmq.events.memory", "warrenmq.protocol.big_endian"}
+HEADERS = {
+    "warrenmq.events.fields",
+    "warrenmq.events.memory",
+    "warrenmq.events.records",
+    "warrenmq.events.schema",
+    "warrenmq.protocol.big_endian",
+}
 
 # Where tests may call `sleep`: what waits for conditions, and what is a peer or a program of its own.
 TESTS = ROOT / "tests"

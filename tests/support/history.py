@@ -442,7 +442,7 @@ def _encode_names(names: tuple[str, ...]) -> bytes:
     texts = [name.encode() for name in names]
     ends = np.cumsum([0, *map(len, texts)]).astype(np.int32).tobytes()
     body, places = _laid_out([b"", ends, b"".join(texts)])
-    return arrow.dictionary_message(len(names), places, len(body)) + body
+    return arrow.DICTIONARY.fill(len(names), [0], places, len(body)) + body
 
 
 def _encode_batch(history: History, rows: slice, names: bytes) -> bytes:
@@ -466,7 +466,7 @@ def _encode_batch(history: History, rows: slice, names: bytes) -> bytes:
         buffers += [flags, *parts]
         nulls.append(int(missing.sum()))
     body, places = _laid_out(buffers)
-    message = arrow.batch_message(count, nulls, places, len(body))
+    message = arrow.BATCHES[schema.VERSION].fill(count, nulls, places, len(body))
     return arrow.schema_message() + names + message + body + arrow.END_OF_STREAM
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.events.row_format import events_of
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_text
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
@@ -23,7 +24,7 @@ def told_of(header: bytes) -> Event:
     rows = Rows()
     context = rows.context_of(None, None, None, None, None, 0)
     rows.put(1, 0, False, context, 1, 1, 1, message_ids_of(header), 0, -1, -1, 0, priority_of(header))
-    return rows.events()[0]
+    return events_of(rows)[0]
 
 
 @given(

@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
+# cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True, infer_types=True
 """A batch of events, read in place: its columns, searched without the interpreter lock, and its rows as values.
 
 All offsets are checked when it is created, so nothing outside of its bytes is read later. It is immutable. Compiled
@@ -9,6 +9,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 try:
     import cython
@@ -16,12 +17,13 @@ except ImportError:
     from warrenmq.events.uncompiled import cython
 
 from warrenmq.events import fields, ids, memory
-from warrenmq.events.arrow import Body, number_of_buffers
-from warrenmq.events.columns import WIDTHS
+from warrenmq.events.arrow import Body
+from warrenmq.events.columns import IS_TEXT, WIDTHS
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.schema import COLUMNS, NAME, TEXT, Event, column_number
+from warrenmq.events.schema import COLUMNS, NAME, Event, column_number
 
-_MESSAGE_ID_KEY = ids.MESSAGE_ID_KEY  # the same as C integers
+_IS_TEXT, _WIDTHS = IS_TEXT, WIDTHS  # the same as C objects and integers
+_MESSAGE_ID_KEY = ids.MESSAGE_ID_KEY
 _CORRELATION_ID_KEY = ids.CORRELATION_ID_KEY
 _TRACE_ID_KEY = ids.TRACE_ID_KEY
 
@@ -64,7 +66,6 @@ class EventBatch:
         "_has_ids",
         "_names",
         "_numbers",
-        "_text_sizes",
         "_texts",
         "_validity",
         "_values",
@@ -81,43 +82,14 @@ class EventBatch:
         self._validity = [0 for _ in COLUMNS]
         self._values = [0 for _ in COLUMNS]
         self._texts = [0 for _ in COLUMNS]
-        self._text_sizes = [0 for _ in COLUMNS]
-        self._set_offsets(body, columns)  # which checks that there is a null count for each column
+        self._set_offsets(body, columns, is_trusted)
         id_columns = (fields.MESSAGE_ID, fields.CORRELATION_ID, fields.TRACE_ID)
         self._has_ids = any(body.nulls[column] < body.count for column in id_columns)
-        if not is_trusted:
-            self._check_columns(columns)
 
     def event(self, row: int) -> Event:
         if not 0 <= row < self.count:
             raise IndexError(f"a batch of {self.count} rows has no row {row}")
-        return Event(
-            self._i64(fields.TIME, row),
-            self._byte(fields.KIND, row),
-            self._i64(fields.UID, row),
-            self._text(fields.MESSAGE_ID, row),
-            self._long(fields.PUBLISH_TIME, row),
-            self._long(fields.ENQUEUE_TIME, row),
-            self._name(fields.VHOST, row),
-            self._name(fields.EXCHANGE, row),
-            self._name(fields.ROUTING_KEY, row),
-            self._name(fields.QUEUE, row),
-            self._name(fields.CONSUMER, row),
-            self._name(fields.CONNECTION, row),
-            self._int(fields.CHANNEL, row),
-            self._int(fields.SIZE, row),
-            self._int(fields.ATTEMPT, row),
-            self._byte(fields.REASON, row) if self._is_valid(fields.REASON, row) else None,
-            self._text(fields.CORRELATION_ID, row),
-            self._text(fields.TRACE_ID, row),
-            self._text(fields.SPAN_ID, row),
-            self._long(fields.SOURCE_UID, row),
-            self._int(fields.DEPTH, row),
-            self._int(fields.PRIORITY, row) if self._columns > fields.PRIORITY else None,  # from version 2 on
-            self._text(fields.NOTE, row) if self._columns > fields.NOTE else None,  # from version 3 on
-            self._long(fields.DUE_TIME, row) if self._columns > fields.DUE_TIME else None,
-            self._int(fields.RETRY_MAX, row) if self._columns > fields.RETRY_MAX else None,
-        )
+        return Event(*[self._value(column, row) for column in range(fields.NUMBER_OF_COLUMNS)])
 
     def events(self, rows: "list[int] | None" = None) -> list[Event]:
         """Return these rows as values, or all."""
@@ -162,65 +134,77 @@ class EventBatch:
         hashes.frombytes(memoryview(found)[:size])
         return array("Q", sorted(set(hashes)))
 
+    # These take some microseconds: releasing the interpreter lock and waiting for it again takes longer.
+
     def used_names(self, column: str) -> list[str]:
         """Return the names in a column, each once."""
+        number = column_number(column)
         seen = bytearray(len(self._names))
-        self._mark_names(seen, column_number(column))
-        return [self._names[number] for number in _marked(seen, -1)]
+        marks = memory.writable(seen)
+        data = self._data
+        values = self._values[number]
+        validity = self._validity[number]
+        for row in range(self.count):
+            if validity < 0 or data[validity + (row >> 3)] >> (row & 7) & 1:
+                marks[memory.load_i16(data, values + 2 * row)] = 1
+        return [self._names[name] for name in _marked(seen, -1)]
 
     def used_kinds(self) -> list[int]:
         seen = bytearray(_CODES)
-        self._mark_kinds(seen)
+        marks = memory.writable(seen)
+        data = self._data
+        values = self._values[fields.KIND]
+        for at in range(values, values + self.count):
+            marks[data[at]] = 1
         return _marked(seen, -1)
 
     def time_range(self) -> tuple[int, int]:
         """Return the min and max time; 0 and 0 if there are no rows."""
-        return self._range(fields.TIME)
+        if self.count == 0:
+            return 0, 0
+        lowest = highest = self._i64(fields.TIME, 0)
+        for row in range(1, self.count):
+            time = self._i64(fields.TIME, row)
+            if time < lowest:
+                lowest = time
+            if time > highest:
+                highest = time
+        return lowest, highest
 
-    def uid_range(self) -> tuple[int, int]:
-        """Return the min and max uid of rows with a message; 0 and 0 if there are none."""
-        return self._range(fields.UID)
-
-    def _set_offsets(self, body: Body, columns: int) -> None:
+    def _set_offsets(self, body: Body, columns: int, is_trusted: bool) -> None:
+        """Set the offsets of all columns. BadEvents: a buffer is too short, or a value refers outside of its column."""
         buffers = iter(body.buffers)
-        if body.count < 0 or body.lengths != [body.count] * columns:
-            raise BadEvents("the columns of a batch do not have the same length")
-        if len(body.buffers) != number_of_buffers(columns):
-            raise BadEvents("a batch has too few or too many buffers")
         for number, column in enumerate(COLUMNS[:columns]):
             validity, values = next(buffers), next(buffers)
-            is_text = column.type == TEXT
-            needed = WIDTHS.get(column.type, 4) * (body.count + is_text)
             has_nulls = column.is_nullable and body.nulls[number] != 0
+            needed = _WIDTHS[number] * (body.count + _IS_TEXT[number])
             if values.size < needed or (has_nulls and validity.size < (body.count + 7) // 8):
                 raise BadEvents(f"the column {column.name} of a batch is too short")
-            texts = next(buffers) if is_text else values
             self._validity[number] = body.start + validity.at if has_nulls else -1
             self._values[number] = body.start + values.at
-            self._texts[number] = body.start + texts.at
-            self._text_sizes[number] = texts.size if is_text else 0
-
-    def _check_columns(self, columns: int) -> None:
-        for number, column in enumerate(COLUMNS[:columns]):
-            if column.type == TEXT and not self._has_valid_texts(number):
-                raise BadEvents(f"offsets in the column {column.name} of a batch are invalid")
-            if column.type == NAME and not self._has_valid_names(number, len(self._names)):
+            if _IS_TEXT[number]:
+                texts = next(buffers)
+                self._texts[number] = body.start + texts.at
+                if not is_trusted and not self._has_valid_texts(number, texts.size):
+                    raise BadEvents(f"offsets in the column {column.name} of a batch are invalid")
+            if column.type == NAME and not is_trusted and not self._has_valid_names(number, len(self._names)):
                 raise BadEvents(f"the column {column.name} of a batch has a name that is not in the dictionary")
 
-    def _text(self, column: int, row: int) -> str | None:
-        if not self._is_valid(column, row):
+    def _value(self, column: int, row: int) -> Any:
+        """Return a value; None for a null, and for a column that this version does not have."""
+        if column >= self._columns or not self._is_valid(column, row):
             return None
+        width = _WIDTHS[column]
+        if width == 2:
+            return self._names[self._i16(column, row)]
+        if width == 8:
+            return self._i64(column, row)
+        if width == 1:
+            return self._byte(column, row)
+        if not _IS_TEXT[column]:
+            return self._i32(column, row)
         start = self._texts[column] + self._i32(column, row)
         return self._buffer[start : self._texts[column] + self._i32(column, row + 1)].decode("utf-8", "replace")
-
-    def _name(self, column: int, row: int) -> str | None:
-        return self._names[self._i16(column, row)] if self._is_valid(column, row) else None
-
-    def _long(self, column: int, row: int) -> int | None:
-        return self._i64(column, row) if self._is_valid(column, row) else None
-
-    def _int(self, column: int, row: int) -> int | None:
-        return self._i32(column, row) if self._is_valid(column, row) else None
 
     def _number_of(self, name: str) -> int | None:
         if self._numbers is None:
@@ -303,49 +287,19 @@ class EventBatch:
         end = self._texts[column] + self._i32(column, row + 1)
         if previous >= 0 and self._is_valid(column, previous):
             other = self._texts[column] + self._i32(column, previous)
-            is_as_long = self._texts[column] + self._i32(column, previous + 1) - other == end - start
-            if is_as_long and memory.equal(self._data, other, self._data, start, end - start):
+            other_end = self._texts[column] + self._i32(column, previous + 1)
+            if other_end - other == end - start and memory.equal(self._data, other, self._data, start, end - start):
                 return size
         memory.store_64(out, size, ids.hash_bytes(space, self._data, start, end))
         return size + 8
 
-    # These take some microseconds: releasing the interpreter lock and waiting for it again takes longer.
-
-    def _mark_names(self, seen: bytearray, column: int) -> None:
-        marks = memory.writable(seen)
-        data = self._data
-        values = self._values[column]
-        validity = self._validity[column]
-        for row in range(self.count):
-            if validity < 0 or data[validity + (row >> 3)] >> (row & 7) & 1:
-                marks[memory.load_i16(data, values + 2 * row)] = 1
-
-    def _mark_kinds(self, seen: bytearray) -> None:
-        marks = memory.writable(seen)
-        data = self._data
-        values = self._values[fields.KIND]
-        for at in range(values, values + self.count):
-            marks[data[at]] = 1
-
-    def _range(self, column: int) -> tuple[int, int]:
-        """Return the min and max value, without 0, which is none."""
-        lowest = 0
-        highest = 0
-        for row in range(self.count):
-            value = self._i64(column, row)
-            if value != 0 and (value < lowest or lowest == 0):
-                lowest = value
-            if value != 0 and (value > highest or highest == 0):
-                highest = value
-        return lowest, highest
-
-    def _has_valid_texts(self, column: int) -> bool:
+    def _has_valid_texts(self, column: int, size: int) -> bool:
         end = 0
         with cython.nogil:
             for row in range(self.count + 1):
                 start = end
                 end = self._i32(column, row)
-                if end < start or end > self._text_sizes[column]:
+                if end < start or end > size:
                     return False
         return True
 

@@ -5,21 +5,9 @@ Any thread may call it, on rows that do not change meanwhile; the pass over the 
 
 import struct
 from array import array
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from warrenmq.events.arrow import (
-    BATCH_MESSAGE_SIZE,
-    BUFFERS_OF_NAMES,
-    END_OF_STREAM,
-    Body,
-    batch_message,
-    dictionary_message,
-    padded,
-    read_batch,
-    read_dictionary,
-    schema_message,
-)
+from warrenmq.events.arrow import BATCHES, DICTIONARY, END_OF_STREAM, Body, padded, schema_message
 from warrenmq.events.batch import EventBatch
 from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.errors import BadEvents
@@ -30,27 +18,12 @@ SCHEMA = schema_message()
 _SCHEMAS = {version: schema_message(version) for version in sorted(COLUMNS_OF_VERSION, reverse=True)}
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The ranges and names to find a batch by; without rows, times and uids are 0."""
-
-    count: int
-    first_time: int  # the min: rows are not always in order
-    last_time: int
-    first_uid: int  # min and max, of rows with a message
-    last_uid: int
-    queues: frozenset[str]
-    exchanges: frozenset[str]
-    kinds: frozenset[int]
-
-
 def encode(rows: Rows, writer: ColumnWriter | None = None) -> bytes:
     """Encode all rows as one batch. For many batches pass the same writer: it reuses its memory."""
     writer = writer or ColumnWriter()
-    head = SCHEMA + _encode_names(rows.names()[1:])
-    writer.write(rows, len(head) + BATCH_MESSAGE_SIZE, len(END_OF_STREAM))
-    layout = writer.layout
-    head += batch_message(rows.count, writer.nulls, layout.buffers, layout.size)
+    head = SCHEMA + _encode_names(rows.names[1:])
+    writer.write(rows, len(head) + BATCHES[VERSION].size, len(END_OF_STREAM))
+    head += BATCHES[VERSION].fill(rows.count, writer.nulls, writer.buffers, writer.size)
     return writer.finish(head, END_OF_STREAM)
 
 
@@ -63,27 +36,11 @@ def decode(data: bytes, is_trusted: bool = False) -> EventBatch:
     if version is None:
         raise BadEvents(f"not a batch of events with a schema of version {VERSION} or earlier")
     try:
-        names = read_dictionary(data, len(_SCHEMAS[version]))
-        columns = COLUMNS_OF_VERSION[version]
-        return EventBatch(data, read_batch(data, names.end), _decode_names(data, names), columns, is_trusted)
+        names = DICTIONARY.read(data, len(_SCHEMAS[version]))
+        body = BATCHES[version].read(data, names.end)
+        return EventBatch(data, body, _decode_names(data, names), COLUMNS_OF_VERSION[version], is_trusted)
     except (struct.error, ValueError, OverflowError) as problem:
         raise BadEvents(f"a batch of events is damaged: {problem}") from problem
-
-
-def summary(data: bytes) -> Summary:
-    """Decode a batch and summarize it."""
-    return summary_of(decode(data))
-
-
-def summary_of(batch: EventBatch) -> Summary:
-    return Summary(
-        batch.count,
-        *batch.time_range(),
-        *batch.uid_range(),
-        frozenset(batch.used_names("queue")),
-        frozenset(batch.used_names("exchange")),
-        frozenset(batch.used_kinds()),
-    )
 
 
 def _encode_names(names: list[bytes]) -> bytes:
@@ -92,12 +49,12 @@ def _encode_names(names: list[bytes]) -> bytes:
     texts = b"".join(names)
     texts_at = padded(len(ends))
     size = padded(texts_at + len(texts))
-    message = dictionary_message(len(names), [0, 0, 0, len(ends), texts_at, len(texts)], size)
+    message = DICTIONARY.fill(len(names), [0], [0, 0, 0, len(ends), texts_at, len(texts)], size)
     return message + ends.ljust(texts_at, b"\0") + texts.ljust(size - texts_at, b"\0")
 
 
 def _decode_names(data: bytes, body: Body) -> list[str]:
-    if body.count < 0 or len(body.buffers) != BUFFERS_OF_NAMES or body.buffers[1].size < 4 * (body.count + 1):
+    if body.buffers[1].size < 4 * (body.count + 1):
         raise BadEvents("the names of a batch are incomplete")
     _, ends_buffer, texts = body.buffers
     ends_at, texts_at = body.start + ends_buffer.at, body.start + texts.at

@@ -19,14 +19,10 @@ cdef class ContextCache:
     cdef list _references
     cdef readonly Py_ssize_t enqueue_context
 
-    @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, probe=Py_ssize_t, at=Py_ssize_t)
     cpdef Py_ssize_t find(self, bytes address, object owner, object consumer) noexcept
-    @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, at=Py_ssize_t)
     cpdef add(self, Py_ssize_t context, Py_ssize_t enqueue_context, bytes address, object owner, object consumer)
-    @cython.locals(probe=Py_ssize_t)
     cdef Py_ssize_t _free_slot(self, Py_ssize_t slot, Py_ssize_t context) noexcept
     cpdef clear(self)
 
 
-@cython.locals(mixed=size_t)
 cdef Py_ssize_t _slot_of(size_t first, size_t second, size_t third) noexcept

@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
+# cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True, infer_types=True
 """A cache from the objects an event concerns (address, queue or channel, consumer) to the number of its event context.
 
 Building a context takes six names; the same few objects come again and again, so they are compared by memory address.

@@ -1,13 +1,10 @@
-"""The part of FlatBuffers that the metadata of Arrow needs: writes and reads tables, strings and vectors.
+"""The part of FlatBuffers that the metadata of Arrow needs: writes tables, strings and vectors.
 
-A buffer is written from its end to its start, because references point forward. Offsets count from the end while
-writing, and from the start while reading.
+A buffer is written from its end to its start, because references point forward; offsets count from the end.
 """
 
 import struct
-from typing import Any
 
-_U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 _ALIGNMENT = 8
@@ -73,51 +70,3 @@ class Builder:
 
 def _width_of(field: tuple[int, str, int]) -> int:
     return 4 if field[1] == "ref" else struct.calcsize(field[1])
-
-
-class Table:
-    """A table in a buffer. Damaged data raises struct.error or ValueError, or yields wrong numbers."""
-
-    __slots__ = ("_at", "_data", "_vtable")
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data = data
-        self._at = at
-        self._vtable = at - self._unpack(_I32, at)
-
-    @staticmethod
-    def root(data: bytes, at: int) -> "Table":
-        return Table(data, at + int(_U32.unpack_from(data, at)[0]))
-
-    def number(self, slot: int, format_: str) -> int:
-        """Return a number; 0 if it was left out, as a default may be."""
-        at = self._field(slot)
-        return self._unpack(struct.Struct("<" + format_), at) if at else 0
-
-    def table(self, slot: int) -> "Table":
-        return Table(self._data, self._target(slot))
-
-    def structs(self, slot: int, fields: int) -> list[tuple[int, ...]]:
-        """Return a vector of structs of `fields` int64 each."""
-        at = self._target(slot)
-        count = self._unpack(_U32, at)
-        data = self._data[at + 4 : at + 4 + 8 * fields * count]
-        return list(struct.iter_unpack(f"<{fields}q", data))
-
-    def _target(self, slot: int) -> int:
-        at = self._field(slot)
-        if not at:
-            raise ValueError(f"field {slot} of a table is missing")
-        return at + self._unpack(_U32, at)
-
-    def _field(self, slot: int) -> int:
-        if 4 + 2 * slot >= self._unpack(_U16, self._vtable):
-            return 0
-        offset = self._unpack(_U16, self._vtable + 4 + 2 * slot)
-        return self._at + offset if offset else 0
-
-    def _unpack(self, number: struct.Struct, at: int) -> int:
-        if at < 0:
-            raise ValueError("a table is before its buffer")
-        value: Any = number.unpack_from(self._data, at)[0]
-        return int(value)

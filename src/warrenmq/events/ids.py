@@ -1,3 +1,4 @@
+# cython: infer_types=True
 """The broker's own ids of messages (uids), the ids in a `traceparent`, and the hashes to find messages by id.
 
 A uid is 63 bits: 41 of milliseconds since 2020 (until 2089), 16 of a counter within the millisecond, 6 that name the
@@ -52,11 +53,6 @@ class UidClock:
             counted = now_ms << (_LOW_BITS - _NODE_BITS)
         self.last = counted << _NODE_BITS | self.node
         return self.last
-
-
-def uid_time_ms(uid: int) -> int:
-    """Return when the uid was assigned, in milliseconds since 1970; a later time if the clock was set back then."""
-    return (uid >> _LOW_BITS) + EPOCH_MS
 
 
 def uid_text(uid: int) -> str:

@@ -4,7 +4,6 @@ from libc.string cimport memcmp, memcpy, memset
 
 ctypedef unsigned char *Bytes
 ctypedef const unsigned char *ConstBytes
-ctypedef long long *Longs
 ctypedef int *Ints
 ctypedef short *Shorts
 
@@ -15,19 +14,13 @@ cdef inline long long load_i64(ConstBytes data, Py_ssize_t at) noexcept nogil:
     return value
 
 
-cdef inline unsigned long long load_u64(ConstBytes data, Py_ssize_t at) noexcept nogil:
-    cdef unsigned long long value
-    memcpy(&value, data + at, 8)
-    return value
-
-
 cdef inline int load_i32(ConstBytes data, Py_ssize_t at) noexcept nogil:
     cdef int value
     memcpy(&value, data + at, 4)
     return value
 
 
-cdef inline unsigned int load_u32(ConstBytes data, Py_ssize_t at) noexcept nogil:
+cdef inline long long load_u32(ConstBytes data, Py_ssize_t at) noexcept nogil:  # so that inferred types are signed
     cdef unsigned int value
     memcpy(&value, data + at, 4)
     return value
@@ -96,10 +89,6 @@ cdef inline Bytes writable(object data) except NULL:
 
 cdef inline Bytes bytes_at(Bytes data, Py_ssize_t at) noexcept nogil:
     return data + at
-
-
-cdef inline Longs longs_at(Bytes data, Py_ssize_t at) noexcept nogil:
-    return <Longs>(data + at)
 
 
 cdef inline Ints ints_at(Bytes data, Py_ssize_t at) noexcept nogil:

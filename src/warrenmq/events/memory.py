@@ -19,10 +19,6 @@ def load_i64(data: Pointer, at: int) -> int:
     return _I64.unpack_from(data, at)[0]  # type: ignore[no-any-return]
 
 
-def load_u64(data: Pointer, at: int) -> int:
-    return _U64.unpack_from(data, at)[0]  # type: ignore[no-any-return]
-
-
 def load_i32(data: Pointer, at: int) -> int:
     return _I32.unpack_from(data, at)[0]  # type: ignore[no-any-return]
 
@@ -90,10 +86,6 @@ def writable(data: Any) -> Pointer:
 
 def bytes_at(data: Pointer, at: int) -> Pointer:
     return memoryview(data)[at:]
-
-
-def longs_at(data: Pointer, at: int) -> Pointer:
-    return _view(data, at, 8).cast("q")
 
 
 def ints_at(data: Pointer, at: int) -> Pointer:

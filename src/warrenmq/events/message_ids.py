@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
+# cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True, infer_types=True
 """The ids that publishers give to messages (message id, correlation id, trace id, span id), packed as in a row.
 
 Text that was not UTF-8 on the wire is U+FFFD in events. Compiled (message_ids.pxd).

@@ -461,7 +461,9 @@ class Recorder(EventSink):
             first = self.last_batched + 1
             self.last_batched += self.rows.count
             self._logged = self.last_batched
-            self._log.take(self.rows.take(), first, self.last_batched)
+            taken = self.rows
+            self.rows = taken.successor()
+            self._log.take(taken, first, self.last_batched)
 
 
 def has_ids(header: bytes) -> bool:

@@ -105,7 +105,8 @@ class Tracing:
 
     def batch_recovered(self) -> None:
         """Make a batch of the rows that only the commit log had."""
-        self.log.take(self._recovered.take(), self._recovered_from, self.recorder.last_batched)
+        recovered, self._recovered = self._recovered, Rows()
+        self.log.take(recovered, self._recovered_from, self.recorder.last_batched)
 
     async def stop(self) -> None:
         """Write all rows and stop recording."""

@@ -1,0 +1,16 @@
+# The C form of records.py.
+cdef enum:
+    BLOCK = 64
+    HAS_IDS = 1
+    SAME_IDS = 2
+    ROUTED_FOLLOWS = 4
+    IS_SHORT = 8
+    DELIVERED_FOLLOWS = 16
+    IS_PUBLISHED = 32
+    HAS_DETAILS = 64
+    FULL_SIZE = 52
+    PUBLISHED_SIZE = 28
+    SHORT_SIZE = 12
+    DIRECT_SIZE = 16
+    DETAILS_SIZE = 16
+    MAX_INT = 0x7FFFFFFF
