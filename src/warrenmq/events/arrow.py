@@ -104,10 +104,12 @@ class MessageTemplate:
     def fill(self, count: int, nulls: Sequence[int], buffers: Sequence[int], body_size: int) -> bytes:
         """Return the message before a body; `nulls`: of each column, `buffers`: offset and size of each."""
         message = bytearray(self._message)
+        nodes = [count] * (2 * len(nulls))
+        nodes[1::2] = nulls
         count_at, size_at, nodes_at, buffers_at = self._offsets
         _I64.pack_into(message, count_at, count)
         _I64.pack_into(message, size_at, body_size)
-        self._nodes.pack_into(message, nodes_at, *[number for null in nulls for number in (count, null)])
+        self._nodes.pack_into(message, nodes_at, *nodes)
         self._buffers.pack_into(message, buffers_at, *buffers)
         return bytes(message)
 

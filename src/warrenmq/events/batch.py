@@ -9,7 +9,6 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 try:
     import cython
@@ -89,7 +88,33 @@ class EventBatch:
     def event(self, row: int) -> Event:
         if not 0 <= row < self.count:
             raise IndexError(f"a batch of {self.count} rows has no row {row}")
-        return Event(*[self._value(column, row) for column in range(fields.NUMBER_OF_COLUMNS)])
+        return Event(
+            self._i64(fields.TIME, row),
+            self._byte(fields.KIND, row),
+            self._i64(fields.UID, row),
+            self._text(fields.MESSAGE_ID, row),
+            self._long(fields.PUBLISH_TIME, row),
+            self._long(fields.ENQUEUE_TIME, row),
+            self._name(fields.VHOST, row),
+            self._name(fields.EXCHANGE, row),
+            self._name(fields.ROUTING_KEY, row),
+            self._name(fields.QUEUE, row),
+            self._name(fields.CONSUMER, row),
+            self._name(fields.CONNECTION, row),
+            self._int(fields.CHANNEL, row),
+            self._int(fields.SIZE, row),
+            self._int(fields.ATTEMPT, row),
+            self._byte(fields.REASON, row) if self._is_valid(fields.REASON, row) else None,
+            self._text(fields.CORRELATION_ID, row),
+            self._text(fields.TRACE_ID, row),
+            self._text(fields.SPAN_ID, row),
+            self._long(fields.SOURCE_UID, row),
+            self._int(fields.DEPTH, row),
+            self._int(fields.PRIORITY, row) if self._columns > fields.PRIORITY else None,  # from version 2 on
+            self._text(fields.NOTE, row) if self._columns > fields.NOTE else None,  # from version 3 on
+            self._long(fields.DUE_TIME, row) if self._columns > fields.DUE_TIME else None,
+            self._int(fields.RETRY_MAX, row) if self._columns > fields.RETRY_MAX else None,
+        )
 
     def events(self, rows: "list[int] | None" = None) -> list[Event]:
         """Return these rows as values, or all."""
@@ -190,21 +215,20 @@ class EventBatch:
             if column.type == NAME and not is_trusted and not self._has_valid_names(number, len(self._names)):
                 raise BadEvents(f"the column {column.name} of a batch has a name that is not in the dictionary")
 
-    def _value(self, column: int, row: int) -> Any:
-        """Return a value; None for a null, and for a column that this version does not have."""
-        if column >= self._columns or not self._is_valid(column, row):
+    def _text(self, column: int, row: int) -> str | None:
+        if not self._is_valid(column, row):
             return None
-        width = _WIDTHS[column]
-        if width == 2:
-            return self._names[self._i16(column, row)]
-        if width == 8:
-            return self._i64(column, row)
-        if width == 1:
-            return self._byte(column, row)
-        if not _IS_TEXT[column]:
-            return self._i32(column, row)
         start = self._texts[column] + self._i32(column, row)
         return self._buffer[start : self._texts[column] + self._i32(column, row + 1)].decode("utf-8", "replace")
+
+    def _name(self, column: int, row: int) -> str | None:
+        return self._names[self._i16(column, row)] if self._is_valid(column, row) else None
+
+    def _long(self, column: int, row: int) -> int | None:
+        return self._i64(column, row) if self._is_valid(column, row) else None
+
+    def _int(self, column: int, row: int) -> int | None:
+        return self._i32(column, row) if self._is_valid(column, row) else None
 
     def _number_of(self, name: str) -> int | None:
         if self._numbers is None:

@@ -51,6 +51,7 @@ cdef class ColumnWriter:
     cdef Py_ssize_t _add_buffer(self, Py_ssize_t size) except -1
     cdef Py_ssize_t _reserve(self, Py_ssize_t size) except -1
     cdef _clear(self, Py_ssize_t zeros)
+    cdef void _clear_padding(self, Py_ssize_t at) noexcept
     cdef void _put_values(self, RowReader reader, Py_ssize_t row, Py_ssize_t count) noexcept nogil
     cdef void _put(self, int column, Py_ssize_t width, Py_ssize_t row, Py_ssize_t count, const void *source) noexcept nogil
     cdef void _put_contexts(self, RowReader reader, Py_ssize_t row, Py_ssize_t count) noexcept nogil

@@ -317,18 +317,26 @@ class ColumnWriter:
         return at
 
     def _clear(self, zeros: int) -> None:
-        """Clear what is not written later, or not as a whole: zeros, the padding of buffers, and measured columns."""
+        """Clear what is not written later, or not as a whole: zeros, the padding of buffers, and rare columns."""
+        for number in range(fields.NUMBER_OF_COLUMNS):
+            self._clear_padding(self._validity[number])
+            self._clear_padding(self._values[number])
+            self._clear_padding(self._texts[number])
+        self._clear_padding(self._start + self.size)
         if zeros != _NOT_STORED:
+            self._clear_padding(self._start + zeros)
             memory.clear(self._out, self._start + zeros, padded(4 * (self._count + 1)))
-        for at, size in zip(self.buffers[::2], self.buffers[1::2], strict=True):
-            if size:
-                memory.clear(self._out, self._start + padded(at + size) - 8, 8)
         for column in _RARE_COLUMNS:
             self._text_sizes[column] = self._valid_counts[column] = 0
             if self._validity[column] != _NOT_STORED:
                 memory.clear(self._out, self._validity[column], (self._count + 7) // 8)
             if _IS_TEXT[column] and self._values[column] != _NOT_STORED:
                 memory.clear(self._out, self._values[column], 4)  # the first text begins at 0
+
+    def _clear_padding(self, at: int) -> None:
+        """Clear the end of the buffer before this offset, or of the head, which is written last."""
+        if at != _NOT_STORED:
+            memory.clear(self._out, at - 8, 8)
 
     def _put_values(self, reader: RowReader, row: int, count: int) -> None:
         self._put(fields.TIME, 8, row, count, reader.times)

@@ -36,12 +36,12 @@ cdef class Rows:
         int priority,
     )
     cpdef put_short(self, int kind, int reason, Py_ssize_t context, long long depth, int attempt)
-    cpdef put_direct_delivery(self, Py_ssize_t enqueue_context, Py_ssize_t context, long long depth)
+    cpdef put_direct_delivery(self, Py_ssize_t enqueue_context, unsigned long long context, long long depth)
     cdef Py_ssize_t _begin_record(
-        self, Py_ssize_t size, int kind, int reason, int flags, int number, Py_ssize_t context
+        self, Py_ssize_t size, int kind, int reason, int flags, unsigned int number, unsigned long long context
     ) except -1
     cdef _end_record(self, long long time, int flags, bytes message_ids)
-    cdef Py_ssize_t _room(self, Py_ssize_t size) except -1
+    cdef _grow(self, Py_ssize_t needed)
     cpdef Py_ssize_t context_of(
         self, bytes address, str vhost, str queue, str consumer, str connection, int channel
     ) except -1
@@ -54,4 +54,4 @@ cdef class Rows:
 
 
 cdef long long _limited(long long value) noexcept
-cdef long long _plus_1(long long value) noexcept
+cdef unsigned long long _plus_1(long long value) noexcept

@@ -138,8 +138,7 @@ class Rows:
         memory.store_64(out, at + 16, uid)
         memory.store_64(out, at + 24, publish_time)
         memory.store_64(out, at + 32, enqueue_time)
-        memory.store_32(out, at + 40, _plus_1(size))
-        memory.store_32(out, at + 44, _plus_1(depth))
+        memory.store_64(out, at + 40, _plus_1(size) | _plus_1(depth) << 32)  # two fields: uncompiled, a store is a call
         memory.store_32(out, at + 48, _limited(attempt))
         self._end_record(time, flags, message_ids)
 
@@ -147,7 +146,9 @@ class Rows:
         """Add these to the last row, which `put` has just added; null: 0 or None."""
         note = clean_text(note)
         length = 0 if note is None else len(note)
-        at = self._room(records.DETAILS_SIZE + length)
+        at = self.size
+        if at + records.DETAILS_SIZE + length > len(self._data):
+            self._grow(records.DETAILS_SIZE + length)
         out = self._out
         out[self._record_at + 2] |= records.HAS_DETAILS
         memory.store_64(out, at, due_time)
@@ -155,6 +156,7 @@ class Rows:
         memory.store_32(out, at + 12, 0 if note is None else length + 1)
         if note is not None:
             memory.copy(out, at + records.DETAILS_SIZE, note, 0, length)
+        self.size = at + records.DETAILS_SIZE + length
         self.has_details = True
 
     def put_published(
@@ -180,26 +182,26 @@ class Rows:
         """Add two rows of the same message and time as the last one: `enqueued`, and `delivered` without acks."""
         flags = records.IS_SHORT | records.DELIVERED_FOLLOWS
         at = self._begin_record(records.DIRECT_SIZE, schema.ENQUEUED, 0, flags, 0, enqueue_context)
-        memory.store_32(self._out, at + 8, _plus_1(depth))
-        memory.store_32(self._out, at + 12, context)
+        memory.store_64(self._out, at + 8, _plus_1(depth) | context << 32)
 
     def _begin_record(self, size: int, kind: int, reason: int, flags: int, number: int, context: int) -> int:
         """Write what all records begin with (`number`: priority or attempt), and return the offset of the record."""
-        at = self._record_at = self._room(size)
-        out = self._out
-        out[at] = kind & schema.MAX_CODE
-        out[at + 1] = reason & schema.MAX_CODE
-        out[at + 2] = flags
-        out[at + 3] = number
-        memory.store_32(out, at + 4, context)
+        at = self._record_at = self.size
+        if at + size > len(self._data):
+            self._grow(size)
+        self.size = at + size
+        head = kind & schema.MAX_CODE | (reason & schema.MAX_CODE) << 8 | flags << 16 | number << 24 | context << 32
+        memory.store_64(self._out, at, head)
         self.count += 2 if flags & (records.ROUTED_FOLLOWS | records.DELIVERED_FOLLOWS) else 1
         return at
 
     def _end_record(self, time: int, flags: int, message_ids: bytes | None) -> None:
         """Add the ids to a record that is not short, and note what the next one may refer to."""
         if flags & records.HAS_IDS and message_ids is not None:
-            at = self._room(len(message_ids))
-            memory.copy(self._out, at, message_ids, 0, len(message_ids))
+            if self.size + len(message_ids) > len(self._data):
+                self._grow(len(message_ids))
+            memory.copy(self._out, self.size, message_ids, 0, len(message_ids))
+            self.size += len(message_ids)
             self.has_message_ids = True
         self._last_message_ids = message_ids
         self.time = time
@@ -208,14 +210,9 @@ class Rows:
         if time > self.last_time or self._record_at == 0:
             self.last_time = time
 
-    def _room(self, size: int) -> int:
-        """Return the offset of this many bytes at the end, which the caller writes."""
-        at = self.size
-        if at + size > len(self._data):
-            self._data += bytes(at + size)  # the size doubles at least
-            self._out = memory.writable(self._data)
-        self.size = at + size
-        return at
+    def _grow(self, needed: int) -> None:
+        self._data += bytes(self.size + needed)  # the size doubles at least
+        self._out = memory.writable(self._data)
 
     def context_of(
         self,
@@ -353,4 +350,6 @@ def _limited(value: int) -> int:
 
 def _plus_1(value: int) -> int:
     """Return a number as rows have it where 0 means null, which is given as -1."""
-    return _limited(value) + 1 if value >= 0 else 0
+    if value < 0:
+        return 0
+    return (value if value < records.MAX_INT else records.MAX_INT) + 1
