@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from warrenmq.core.limits import Limits
-from warrenmq.core.snapshot import QueueView, queue_view
+from warrenmq.core.snapshot import QueueView, view_queue
 from warrenmq.node import Node, NodeOptions
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.options import StorageOptions
@@ -104,7 +104,8 @@ class Broker:
             raise KeyError(f"no virtual host '{vhost}'")
 
         def read() -> dict[str, QueueView]:
-            return {name: queue_view(queue) for name, queue in broker.vhosts[vhost].queues.items()}
+            found = broker.vhosts[vhost]
+            return {name: view_queue(found, name)[0] for name in found.queues}
 
         return read() if self._thread is None else self._thread.call(read)
 

@@ -63,13 +63,16 @@ class Kept:
     # -- lives -------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
+        self.open_storage()
+        self.storage.attach(self._failed, self.full.append)
+        self.channel = Client(self.broker).channel()
+        self.settle()
+
+    def open_storage(self) -> None:
         self._data_dir = DataDir(self.folder)
         self._data_dir.lock()
         self.storage = FileStorage.open(self._data_dir, self.options, files=self.files)
         self.broker = make_broker(self.storage, self.now_ms)
-        self.storage.attach(self._failed, self.full.append)
-        self.channel = Client(self.broker).channel()
-        self.settle()
 
     def _failed(self, reason: str) -> None:
         self.failures.append(reason)
@@ -138,7 +141,7 @@ class Kept:
 
     def _progress(self) -> tuple[int, list[int]]:
         """Changes with everything that happens to messages; the log has nothing of transient ones."""
-        return self.storage.log.work, [queue.message_count() for queue in self.broker.vhosts["/"].queues.values()]
+        return self.storage.log.work, [queue.message_count() for queue in self.broker.vhosts["/"].queues.made()]
 
     def checkpoint(self, carry: bool = False) -> None:
         """Let the log forget everything up to now."""

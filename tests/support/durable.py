@@ -14,7 +14,7 @@ import pickle
 import struct
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.properties.storage_model import State
@@ -91,6 +91,9 @@ class CatalogOnFiles:
 
     def load(self, kind: str) -> list[Definition]:
         return list(self._found[kind].values())
+
+    def read(self, kind: str) -> Iterator[Definition]:
+        return iter(self.load(kind))
 
     def check(self) -> list[str]:
         return []

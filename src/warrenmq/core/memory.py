@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # routes. Of queues the mean of 1,250 bytes without a data folder and 1,900 with one; durable ones take 650 more.
 QUEUE = 1_600
 DURABLE_QUEUE = 650
+# A name, a number and two dictionary entries (queues.py).
+IDLE_QUEUE = 180
 EXCHANGE = 550
 BINDING = {
     "fanout": 460,
@@ -51,6 +53,10 @@ TRACKED_TAG = 200  # two dictionary entries with a text and a number
 
 def size_of_queue(queue: Queue) -> int:
     return QUEUE + queue.is_durable * DURABLE_QUEUE + len(queue.name) + _size_of_table(queue.arguments)
+
+
+def size_of_idle_queue(name: str) -> int:
+    return IDLE_QUEUE + len(name)
 
 
 def size_of_exchange(exchange: Exchange) -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core import reserved
 from warrenmq.core.arguments import queue_type_of
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange
-from warrenmq.core.options import ExchangeOptions, QueueOptions, exchange_options, queue_options
+from warrenmq.core.options import CLASSIC, ExchangeOptions, QueueOptions, exchange_options, queue_options
 from warrenmq.core.patterns import Pattern
 from warrenmq.core.policy_keys import (
     APPLY_TO,
@@ -243,7 +243,8 @@ def restore_policy_lists(
 
 @dataclass(slots=True)
 class _Change:
-    """A change in progress: `new` replaces `old` (None: no policy) at all targets; `targets` are those left.
+    """A change in progress: `new` replaces `old` (None: no policy) at all targets; `targets` are those left. Of an idle
+    queue it is the name.
 
     Queues with the same policies share a pair, keyed by the identities of the two, and their options.
     """
@@ -251,7 +252,7 @@ class _Change:
     is_operator: bool
     old: Policy | None
     new: Policy | None
-    targets: Iterator[Target]
+    targets: Iterator[Target | str]
     pairs: dict[tuple[int, int], AppliedPolicies] = field(default_factory=dict)
     options: dict[Any, QueueOptions] = field(default_factory=dict)
 
@@ -373,7 +374,8 @@ class Policies:
 
     def _changed(self, is_operator: bool, old: Policy | None, new: Policy | None) -> None:
         """Queue the change for all targets, after the changes in progress."""
-        targets: list[Target] = [*self._vhost.queues.values(), *self._vhost.exchanges.values()]
+        queues = self._vhost.queues
+        targets: list[Target | str] = [*queues.made(), *queues.idle(), *self._vhost.exchanges.values()]
         self._changes.append(_Change(is_operator, old, new, iter(targets)))
         if len(self._changes) == 1:
             self._apply_changes()
@@ -384,7 +386,9 @@ class Policies:
         while self._changes:
             current = self._changes[0]
             for target in current.targets:
-                if self._is_there(target):
+                if isinstance(target, str):
+                    left -= self._apply_to_idle(target, current)
+                elif self._is_there(target):
                     left -= self._apply_change(target, current)
                 if left <= 0:
                     broker = self._vhost.broker
@@ -414,6 +418,14 @@ class Policies:
         pair = change.pair_of(*((now.policy, chosen) if change.is_operator else (chosen, now.operator_policy)))
         self._set_applied(target, pair, change.options)
         return cost + APPLY_COST
+
+    def _apply_to_idle(self, name: str, change: _Change) -> int:
+        """Apply a change to a queue that was idle before it; return the cost. Idle queues have no policies."""
+        queues = self._vhost.queues
+        if change.new is None or not queues.is_idle(name) or not change.new.matches(CLASSIC, name):
+            return 1
+        queues.get(name)  # makes it, with the policies of now
+        return 1 + APPLY_COST
 
     def _is_there(self, target: Target) -> bool:
         found = self._vhost.exchanges if isinstance(target, Exchange) else self._vhost.queues

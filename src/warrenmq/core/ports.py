@@ -5,7 +5,7 @@ The core decides; stores persist (`MessageStore`, `StreamStore`, `Catalog`, `Com
 `Outbox` and `MessageStore` are called once per message.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.turn import Turn
@@ -369,6 +369,13 @@ class Storage:
     def stored_levels(self, vhost: str, queue: str) -> list[int]:
         """Return the levels above 0 of a durable queue that have a store, ascending; recovery opens each."""
         return []
+
+    def idle_queues(self) -> "Mapping[str, list[str]]":
+        """Return the names of durable queues without arguments and messages, by virtual host; called once, at a start.
+
+        `Catalog.load` leaves them out. A storage may return none.
+        """
+        return {}
 
     def stream_store(self, vhost: str, queue: str, options: "QueueOptions") -> "StreamStore":
         """Return the store of a stream."""

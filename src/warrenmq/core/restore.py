@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core import definitions, history, report, reserved, retry, schedule
 from warrenmq.core.binding import Destination, make_binding
 from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.exchange import Exchange
-from warrenmq.core.policies import OPERATOR_POLICY, POLICY
+from warrenmq.core.memory import size_of_idle_queue
+from warrenmq.core.options import CLASSIC
+from warrenmq.core.policies import NO_POLICIES, OPERATOR_POLICY, POLICY
 from warrenmq.core.vhost import VHost
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ def restore_definitions(broker: Broker) -> None:
             broker.vhosts[definition["vhost"]].policies.restore(definition, kind == OPERATOR_POLICY)
     for definition in load("exchange"):
         _restore_exchange(broker.vhosts[definition["vhost"]], definition)
+    for name, queues in broker.storage.idle_queues().items():  # before retries, which look up their queues
+        _restore_idle_queues(broker.vhosts[name], queues)
     for definition in sorted(load("queue"), key=_rank):
         restore_queue(broker.vhosts[definition["vhost"]], definition)
     for definition in list(load("binding")):
@@ -51,6 +55,16 @@ def _restore_exchange(vhost: VHost, definition: Mapping[str, Any]) -> None:
         definition["arguments"],
     )
     vhost.add_exchange(exchange)
+
+
+def _restore_idle_queues(vhost: VHost, names: Iterable[str]) -> None:
+    """Restore durable queues without arguments and messages; each is made when it is first used."""
+    for name in names:
+        if vhost.policies.find(CLASSIC, name) is NO_POLICIES:
+            vhost.queues.add_idle(name)
+            vhost.broker.stats.definition_bytes += size_of_idle_queue(name)
+        else:
+            vhost.make_queue(name, True, False, None, {})
 
 
 def restore_queue(vhost: VHost, definition: Mapping[str, Any]) -> None:

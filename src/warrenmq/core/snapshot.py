@@ -10,6 +10,7 @@ from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.connection import Connection
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.exchange import Exchange
+from warrenmq.core.options import CLASSIC
 from warrenmq.core.queue import Queue
 from warrenmq.core.vhost import VHost
 from warrenmq.events.schema import R_DELIVERY_LIMIT, R_EXPIRED, R_MAXLEN, R_REJECTED, reason_name
@@ -65,7 +66,7 @@ def overview(broker: Broker) -> Overview:
     stats = broker.stats
     vhosts = broker.vhosts.values()
     scheduled = sum(len(vhost.schedule) for vhost in vhosts)
-    retrying = sum(queue.retrying() for vhost in vhosts for queue in vhost.queues.values())
+    retrying = sum(queue.retrying() for vhost in vhosts for queue in vhost.queues.made())
     return Overview(
         vhosts=len(vhosts),
         connections=broker.connection_count,
@@ -110,7 +111,7 @@ def memory(broker: Broker) -> dict[str, int]:
     Memory shared by several queues is divided between waiting and unacked messages in proportion.
     """
     stats = broker.stats
-    waiting = sum(queue.waiting_bytes() for vhost in broker.vhosts.values() for queue in vhost.queues.values())
+    waiting = sum(queue.waiting_bytes() for vhost in broker.vhosts.values() for queue in vhost.queues.made())
     waiting += broker.storage.pending_bytes()
     waiting += sum(vhost.schedule.waiting_bytes() for vhost in broker.vhosts.values())
     held = stats.held_bytes - stats.shared_bytes
@@ -352,6 +353,14 @@ def policy_view(vhost: VHost, target: Queue | Exchange) -> PolicyView:
         operator_policy=None if operator_policy is None else operator_policy.name,
         definition=applied.definition(),
     )
+
+
+def view_queue(vhost: VHost, name: str) -> tuple[QueueView, PolicyView]:
+    """Return the view of a queue by its name, and its policies, without making an idle one."""
+    if vhost.queues.is_idle(name):
+        return QueueView(vhost.name, name, CLASSIC, True, False, False, {}, *[0] * 12), PolicyView(None, None, {})
+    queue = vhost.queues[name]
+    return queue_view(queue), policy_view(vhost, queue)
 
 
 @dataclass(frozen=True, slots=True)

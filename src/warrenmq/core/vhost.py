@@ -37,7 +37,7 @@ from warrenmq.core.errors import (
 )
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
 from warrenmq.core.exchange_path import ExchangePath
-from warrenmq.core.memory import size_of_binding, size_of_exchange, size_of_queue, size_of_route
+from warrenmq.core.memory import size_of_binding, size_of_exchange, size_of_idle_queue, size_of_queue, size_of_route
 from warrenmq.core.message import Message, address_of
 from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions
 from warrenmq.core.policies import Policies
@@ -45,6 +45,7 @@ from warrenmq.core.publish_rules import ADDRESS_PREFIX, wants_report
 from warrenmq.core.publishing import publish, publish_from
 from warrenmq.core.queue import Queue
 from warrenmq.core.queue_expiry import apply_expiry
+from warrenmq.core.queues import Queues
 from warrenmq.core.report import Reports
 from warrenmq.core.routing import MATCHERS, Traits, validate_binding
 from warrenmq.core.schedule import Schedule
@@ -80,7 +81,7 @@ class VHost:
         self.limits = broker.limits
         self.is_tapped = False  # its firehose is open
         self.exchanges: dict[str, Exchange] = {}
-        self.queues: dict[str, Queue] = {}
+        self.queues = Queues(self._make_idle_queue)
         self.bindings = BindingIndex()
         self.routes: dict[bytes, Route] = {}  # of clients, by the bytes of the publish method
         self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`, including internal exchanges
@@ -111,7 +112,7 @@ class VHost:
     def tap(self, is_tapped: bool) -> None:
         """Start or stop reporting all publishes and deliveries to the event sink (the firehose)."""
         self.is_tapped = is_tapped
-        for queue in self.queues.values():
+        for queue in self.queues.made():
             queue.is_tapped = is_tapped
 
     # -- routing -----------------------------------------------------------------------------------------------------
@@ -378,6 +379,22 @@ class VHost:
         owner: Connection | None,
         arguments: dict[str, Any],
     ) -> Queue:
+        queue = self._add_queue(name, is_durable, is_auto_delete, owner, arguments)
+        self._topology_changed()
+        return queue
+
+    def _make_idle_queue(self, name: str) -> Queue:
+        self.broker.stats.definition_bytes -= size_of_idle_queue(name)
+        return self._add_queue(name, True, False, None, {})
+
+    def _add_queue(
+        self,
+        name: str,
+        is_durable: bool,
+        is_auto_delete: bool,
+        owner: Connection | None,
+        arguments: dict[str, Any],
+    ) -> Queue:
         broker = self.broker
         applied = self.policies.find(queue_type_of(arguments), name)
         options = applied.queue_options(is_durable, arguments)
@@ -412,7 +429,6 @@ class VHost:
         if owner is not None:
             owner.exclusive_queues[queue] = None
         apply_expiry(self, queue)
-        self._topology_changed()
         return queue
 
     def delete_queue(self, name: str, connection: Connection | None, if_unused: bool, if_empty: bool) -> int:

@@ -176,15 +176,23 @@ class CatalogFile:
 
     def load(self, kind: str) -> list[Definition]:
         """Return all definitions of one kind, in the order they were first saved."""
-        return list(self._read(table_of(kind)).values())
+        return list(self.read(kind))
+
+    def read(self, kind: str) -> Iterator[Definition]:
+        """Read the definitions of one kind one after the other, without having all of them in memory."""
+        return (definition for _, definition in self._rows(table_of(kind)))
 
     def snapshot(self) -> dict[str, list[Definition]]:
         """Return all definitions by kind."""
         return {kind: self.load(kind) for kind in KINDS}
 
     def _read(self, table: Table) -> dict[Key, Definition]:
+        return dict(self._rows(table))
+
+    def _rows(self, table: Table) -> Iterator[tuple[Key, Definition]]:
         with _translated_errors(self.path):
-            return dict(table.read(row) for row in self.connection.execute(_select(table)))
+            for row in self.connection.execute(_select(table)):
+                yield table.read(row)
 
     # -- does it hold together? --------------------------------------------------------------------------------------
 
@@ -196,7 +204,8 @@ class CatalogFile:
             more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
             raise CatalogDamaged(f"the catalog {self.path} is damaged: {' '.join(lines[0].split())}{more}")
         for table in TABLES.values():
-            self._read(table)
+            for _ in self._rows(table):
+                pass
 
     def check(self) -> list[str]:
         """Return what is wrong, a line each; reads everything."""
@@ -308,12 +317,14 @@ class LoggedCatalog(Catalog):
         writer: DefinitionWriter,
         snapshot: Mapping[str, list[Definition]],
         next_queue_id: int,
+        ids: dict[str, dict[str, int]] | None = None,
     ) -> None:
+        """`ids` are those of the queues that are not in the snapshot, by virtual host and name."""
         self._log = log
         self._writer = writer
         self._snapshot = {kind: snapshot.get(kind, []) for kind in KINDS}
         self._next_queue_id = next_queue_id
-        self._ids: dict[str, dict[str, int]] = {}  # by virtual host and name
+        self._ids = {} if ids is None else ids
         for queue in self._snapshot["queue"]:
             self._ids.setdefault(queue["vhost"], {})[queue["name"]] = queue["id"]
         self._levels: dict[tuple[str, str], dict[int, int]] = {}  # ids by virtual host and name, and by level

@@ -11,7 +11,7 @@ Owned by the loop thread. Large brokers are flushed in slices so that the loop d
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warrenmq.storage import crash_points
@@ -75,6 +75,7 @@ class Checkpoint:
         self._participants: list[Participant] = []
         self._marked: list[QueueStore] = []
         self._unlogged: list[Positioned] = []  # positions not yet relogged
+        self._unlogged_idle: list[tuple[int, int]] = []  # the same of queues without a store: number and position
         self._has_relogged = False
         self._is_last = False
         self._work_at_start = -1
@@ -146,13 +147,18 @@ class Checkpoint:
             self._call_soon(self._record_some)
             return
         self._unlogged = [] if self._is_last else list(self._context.stores)
+        self._unlogged_idle = [] if self._is_last else list(self._context.idle_positions.items())
         self._log_some_positions()
 
     def _log_some_positions(self) -> None:
         for store in _take_slice(self._unlogged, POSITIONS_PER_SLICE):
             if store.log_position():
                 self._has_relogged = True
-        if self._unlogged:
+        if not self._unlogged and self._unlogged_idle:
+            # Also of queues that have a store by now: they were not in `_unlogged`.
+            log_positions(self._context, _take_slice(self._unlogged_idle, POSITIONS_PER_SLICE))
+            self._has_relogged = True
+        if self._unlogged or self._unlogged_idle:
             self._call_soon(self._log_some_positions)
             return
         if self.relogged_bytes or self._has_relogged:
@@ -183,6 +189,13 @@ class Checkpoint:
         for done in self._done:
             done()
         self.on_end()
+
+
+def log_positions(context: StoreContext, positions: Iterable[tuple[int, int]]) -> None:
+    """Log the next positions of queues, by number."""
+    for number, position in positions:
+        context.log.buffer.put_position(number, position)
+        context.log.note_relogged()
 
 
 def _take_slice(stores: list[Any], size: int = STORES_PER_SLICE) -> list[Any]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from warrenmq.core import reserved
 from warrenmq.core.broker import DEFAULT_VHOST
 from warrenmq.core.durability import FSYNC, Durability
 from warrenmq.core.options import STREAM, QueueOptions, queue_options
@@ -31,13 +32,13 @@ from warrenmq.journal.log_writer import LogWriter
 from warrenmq.storage.catalog import CatalogFile, LoggedCatalog
 from warrenmq.storage.catalog_rescue import open_catalog
 from warrenmq.storage.catalog_writer import CatalogWriter
-from warrenmq.storage.checkpoint import POSITIONS_PER_SLICE, Checkpoint, Participant
+from warrenmq.storage.checkpoint import POSITIONS_PER_SLICE, Checkpoint, Participant, log_positions
 from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.committer import CommitProgress
 from warrenmq.storage.compaction import Compaction
 from warrenmq.storage.damaged import DAMAGED
 from warrenmq.storage.data_dir import DataDir
-from warrenmq.storage.definition_records import TABLES
+from warrenmq.storage.definition_records import KINDS, TABLES
 from warrenmq.storage.local_committer import LAZY_SYNC_INTERVAL, LocalCommitter
 from warrenmq.storage.manifest import (
     FILE,
@@ -80,6 +81,7 @@ class FileStorage(Storage):
         "_callbacks",
         "_dead_files",
         "_events",
+        "_idle",
         "_is_started",
         "_recorded_log_file",
         "_recovered",
@@ -149,12 +151,12 @@ class FileStorage(Storage):
         self.context.on_compactable = self.compaction.request
         self.checkpoint.on_end = self.compaction.start_next
         self.committer.on_progress = self._progressed
-        snapshot = catalog.snapshot()
-        del snapshot[FILE]  # recovery has loaded them
+        ids, snapshot = self._load(catalog, recovery)
+        self._idle = {vhost: list(names) for vhost, names in ids.items()}
         self._recovered = self._restore(snapshot, recovery)
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         next_queue_id = max(catalog.next_queue_id, recovery.next_queue_id())
-        self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id)
+        self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id, ids)
         self.context.describe_queue = self.catalog.describe_queue
         self.lost_messages = recovery.lost_messages
         self.has_damage = recovery.has_damage
@@ -194,6 +196,28 @@ class FileStorage(Storage):
         finally:
             if was_collecting:
                 gc.enable()
+
+    def _load(
+        self, catalog: CatalogFile, recovery: Recovery
+    ) -> tuple[dict[str, dict[str, int]], dict[str, list[dict[str, Any]]]]:
+        """Return the numbers of idle queues by virtual host and name, and all other definitions by kind."""
+        ids: dict[str, dict[str, int]] = {}
+        snapshot: dict[str, list[dict[str, Any]]] = {
+            kind: [] if kind == "queue" else catalog.load(kind)
+            for kind in KINDS
+            if kind != FILE  # recovery has loaded them
+        }
+        with_levels = {(definition["vhost"], definition["queue"]) for definition in snapshot["level"]}
+        for definition in catalog.read("queue"):
+            number, vhost, name = definition["id"], definition["vhost"], definition["name"]
+            is_plain = not (definition["arguments"] or definition["auto_delete"] or name.startswith(reserved.PREFIX))
+            if is_plain and recovery.is_idle(number) and (vhost, name) not in with_levels:
+                ids.setdefault(vhost, {})[name] = number
+                if position := recovery.next_position(number):
+                    self.context.idle_positions[number] = position
+            else:
+                snapshot["queue"].append(definition)
+        return ids, snapshot
 
     def _restore(
         self, definitions: Mapping[str, list[dict[str, Any]]], recovery: Recovery
@@ -317,7 +341,15 @@ class FileStorage(Storage):
             return recovered
         catalog = self.catalog
         number = catalog.level_id(vhost, queue, level) if level else catalog.queue_id(vhost, queue)
-        return self._make_store(number, options)
+        store = self._make_store(number, options)
+        if position := self.context.idle_positions.pop(number, 0):
+            store.restore_segments([], position, {})
+            store.end_recovery()
+        return store
+
+    def idle_queues(self) -> Mapping[str, list[str]]:
+        idle, self._idle = self._idle, {}
+        return idle
 
     def stored_levels(self, vhost: str, queue: str) -> list[int]:
         return self.catalog.stored_levels(vhost, queue)
@@ -477,6 +509,7 @@ class FileStorage(Storage):
             return
         for store in self.context.stores:
             store.log_position()
+        log_positions(self.context, self.context.idle_positions.items())
         if self.checkpoint.relogged_bytes:
             self.log.flush()
             done()

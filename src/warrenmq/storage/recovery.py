@@ -214,6 +214,13 @@ class Recovery:
         queue: QueueReplay | None = self._replay.queues.get(number)
         return queue.next_position if queue is not None else 0
 
+    def is_idle(self, number: int) -> bool:
+        """Return True if nothing is known of a queue but its next position."""
+        queue: QueueReplay | None = self._replay.queues.get(number)
+        if (queue is not None and queue.has_records()) or self._lost_epochs:
+            return False
+        return str(number) not in self._folders() and folder_of(number) not in self.recorded.folders
+
     # -- segments ----------------------------------------------------------------------------------------------------
 
     def sync_segments(self, number: int, folder: str, bypasses_log: bool = False) -> None:

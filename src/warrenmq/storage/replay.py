@@ -126,6 +126,11 @@ class QueueReplay:
             for first, last in self.ranges:
                 segment.mark_inexact(max(first, segment.first), min(last, segment.last))
 
+    def has_records(self) -> bool:
+        """Return True if the log has more of the queue than its next position."""
+        has_changes = self.deleted is not None or self.ranges is not None or self.attempts is not None
+        return has_changes or self.relogged is not None or self.first_append >= 0
+
     def note_used(self, position: int) -> None:
         if position >= self.next_position:
             self.next_position = position + 1

@@ -7,6 +7,7 @@ cdef class StoreContext:
     cdef readonly object pager
     cdef readonly PageSizes sizes
     cdef readonly dict stores
+    cdef readonly dict idle_positions
     cdef readonly dict unflushed
     cdef readonly dict marked_stores
     cdef readonly object manifest

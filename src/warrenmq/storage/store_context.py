@@ -24,6 +24,7 @@ class StoreContext:
         "damaged_pages",
         "dead_allowance",
         "describe_queue",
+        "idle_positions",
         "log",
         "lost_messages",
         "manifest",
@@ -53,6 +54,7 @@ class StoreContext:
         self.read_size = options.read_size
         self.dead_allowance = options.dead_allowance
         self.stores: dict[Positioned, None] = {}  # of all durable queues and tracked consumers
+        self.idle_positions: dict[int, int] = {}  # the next ones of durable queues without a store, by number
         self.unflushed: dict[Participant, None] = {}
         self.marked_stores: dict[QueueStore, None] = {}  # with deletions that only the log has
         self.restored_bytes = 0  # restored by recovery and still in memory

@@ -23,7 +23,7 @@ from warrenmq.core.message import QueuedMessage
 from warrenmq.core.peek import Peeked, PeekedMessage, Start, has_levels, peek
 from warrenmq.core.queue import Queue
 from warrenmq.core.reserved import is_system_stream
-from warrenmq.core.snapshot import ConsumerView, PolicyView, QueueView, consumers, policy_view, queue_view
+from warrenmq.core.snapshot import ConsumerView, PolicyView, QueueView, consumers, policy_view, queue_view, view_queue
 from warrenmq.core.vhost import VHost
 from warrenmq.management import paging
 from warrenmq.management.api.messages import (
@@ -73,7 +73,7 @@ def routes(node: NodeView) -> APIRouter:
         if len(names) == 1:
             return await _list(node, request, [vhost])
         queue = vhost.queues.get(names[1])
-        if queue is None or not _may_see(node, request, queue):
+        if queue is None or not _may_see(node, request, vhost.name, names[1]):
             raise NotFound("Not Found")
         if len(names) == 3:
             return await PEEKS[names[2]](node, request, queue)
@@ -84,19 +84,19 @@ def routes(node: NodeView) -> APIRouter:
 
 
 async def _list(node: NodeView, request: Request, vhosts: Iterable[VHost]) -> Response:
-    queues = [(vhost, queue) for vhost in vhosts for queue in vhost.queues.values() if _may_see(node, request, queue)]
-    queues.sort(key=lambda pair: (pair[0].name, pair[1].name))
+    queues = [(vhost, name) for vhost in vhosts for name in vhost.queues if _may_see(node, request, vhost.name, name)]
+    queues.sort(key=lambda pair: (pair[0].name, pair[1]))
     views: list[View] = []
-    for at, (vhost, queue) in enumerate(queues):
+    for at, (vhost, name) in enumerate(queues):
         if at % VIEWS_AT_ONCE == 0:
             await asyncio.sleep(0)
-        if not queue.is_deleted:
-            views.append((queue_view(queue), policy_view(vhost, queue)))
+        if name in vhost.queues:
+            views.append(view_queue(vhost, name))
     return JsonParts([b"[", *await render_items(views, queue_values), b"]"])
 
 
-def _may_see(node: NodeView, request: Request, queue: Queue) -> bool:
-    return not is_system_stream(queue.vhost, queue.name) or node.may_monitor(identity_of(request).name)
+def _may_see(node: NodeView, request: Request, vhost: str, queue: str) -> bool:
+    return not is_system_stream(vhost, queue) or node.may_monitor(identity_of(request).name)
 
 
 def queue_values(view: View) -> dict[str, Any]:

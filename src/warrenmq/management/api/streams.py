@@ -39,7 +39,7 @@ def routes(node: NodeView) -> APIRouter:
             }
             for name in names
             if selected is None or name == selected
-            for queue in node.broker.vhosts[name].queues.values()
+            for queue in node.broker.vhosts[name].queues.made()
             if isinstance(queue, Stream) and (may_monitor or not is_system_stream(name, queue.name))
         ]
         return Json({"streams": sorted(found, key=lambda stream: (stream["vhost"], stream["name"]))})
