@@ -41,7 +41,7 @@ from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Peer
 from warrenmq.storage.data_dir import DataDir, DataDirError
 from warrenmq.storage.definition_records import CatalogError
-from warrenmq.storage.file_storage import FileStorage
+from warrenmq.storage.file_storage import FileStorage, without_collections
 from warrenmq.storage.memory_store import MemoryStorage
 from warrenmq.storage.options import StorageOptions
 from warrenmq.tracing.service import Tracing, TracingOptions
@@ -223,7 +223,8 @@ class Node:
         server = self.options.server
         self.tracing = Tracing(storage, self._tracing_options())
         clock = SteadyClock()
-        self.broker = broker = Broker(storage, self.tracing.recorder, clock(), self.options.limits)
+        with without_collections():
+            self.broker = broker = Broker(storage, self.tracing.recorder, clock(), self.options.limits)
         self.tracing.attach(broker)
         for line in broker.recovery_warnings:
             log.warning("%s", line)

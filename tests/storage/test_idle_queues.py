@@ -10,14 +10,18 @@ import pytest
 
 from tests.storage.driver import Kept
 from tests.support.client import Client
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.policies import NO_POLICIES
 from warrenmq.core.queues import Queues
 from warrenmq.core.snapshot import memory, overview, policy_view, queue_view, view_queue
 from warrenmq.events import schema
+from warrenmq.storage.segments import NO_SEGMENTS
 
 MANY = 2000
 # Of 170 in all: a name, two entries of dictionaries that may just have grown, a number.
 BYTES_PER_QUEUE = 400
+# Of 1,330.
+BYTES_PER_DECLARED_QUEUE = 1800
 
 both_ends = pytest.mark.parametrize("clean", [True, False], ids=["stopped", "crashed"])
 
@@ -279,3 +283,49 @@ def test_events_of_a_queue_are_those_of_its_declaration(kept: Kept) -> None:
     assert told == []
     kept.declare("r")
     assert told == [schema.QUEUE_DECLARED]
+
+
+# -- objects made when they are first used -------------------------------------------------------------------------
+
+
+def test_a_queue_without_messages_and_consumers_shares_what_is_empty(kept: Kept) -> None:
+    first, second = kept.declare("first"), kept.declare("second")
+    stores = kept.store("first"), kept.store("second")
+    assert first.options is second.options
+    assert first.arguments is second.arguments
+    assert stores[0].segments is stores[1].segments is NO_SEGMENTS
+    assert stores[0].held is stores[1].held
+    assert (first.ring.levels, first.ring.priorities) == (None, None)  # type: ignore[attr-defined]
+
+
+def test_what_is_shared_stays_empty(kept: Kept) -> None:
+    """One queue is paged out, filtered and read back; the other one has nothing of it."""
+    other = kept.declare("other")
+    nothing = kept.store("other").held
+    kept.declare("q")
+    kept.publish(range(300))
+    kept.settle()
+    store, backlog = kept.store(), kept.queue().backlog  # type: ignore[attr-defined]
+    assert backlog.paged > 0
+    found: list[int] = []
+    store.read_page(store.last_read + 1, lambda entries, last, lost: found.extend(e.position for e in entries))
+    kept.settle()
+    assert store.take_paged(found[-1], 1)
+    assert found[-1] in store.held
+    assert store.segments.all
+    assert (kept.store("other").held, NO_SEGMENTS.all, NO_SEGMENTS.reading) == (nothing, [], None)
+    assert (nothing, other.message_count()) == (set(), 0)
+    assert other.options == QueueOptions(is_durable=True)
+
+
+def test_a_declared_queue_takes_little_memory(kept: Kept) -> None:
+    kept.declare("first")
+    tracemalloc.start()
+    try:
+        for number in range(MANY):
+            kept.channel.declare(f"queue-{number}", durable=True)
+        kept.settle()
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < MANY * BYTES_PER_DECLARED_QUEUE

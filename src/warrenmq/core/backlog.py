@@ -80,7 +80,7 @@ class Backlog(Window):
         self._sizes = store.sizes if store is not None else None
         self._page_out_at = self._sizes.small_window if self._sizes is not None else 0
         self._tail_out_at = self._sizes.page if self._sizes is not None else 0
-        self._page_waiters: list[Callable[[], None]] = []
+        self._page_waiters: list[Callable[[], None]] | None = None
         self._on_page = on_page
         self._parent = parent  # of one priority level (priority.py)
         self.expiry: Any = None  # what removes expired messages (expiry.py), where some may expire
@@ -105,7 +105,7 @@ class Backlog(Window):
 
     def in_memory(self, first: int, last: int, most: int) -> list[QueuedMessage]:
         """Return waiting messages in memory, in order, from position `first` to `last`, about `most` at most."""
-        if self._requeued:
+        if self._requeued is not None:
             self._merge()
         found: list[QueuedMessage] = []
         for entries, head in ((self._entries, self._head), (self._tail, 0)):
@@ -165,7 +165,7 @@ class Backlog(Window):
 
     def take(self) -> QueuedMessage | None:
         """Remove the first message for delivery; None if none is in memory."""
-        if self._requeued:
+        if self._requeued is not None:
             self._merge()
         head = self._head
         entries = self._entries
@@ -193,7 +193,7 @@ class Backlog(Window):
 
     def remove(self, position: int) -> QueuedMessage | None:
         """Remove the message at this position; None if it does not wait or is only on disk."""
-        if self._requeued:
+        if self._requeued is not None:
             self._merge()
         entries = self._entries
         index = self._index_of(entries, self._head, position)
@@ -253,7 +253,7 @@ class Backlog(Window):
                 continue
             self._window_bytes += entry.message.footprint()
             if self._gaps == 0 or not self._fill_gap(entry):
-                self._requeued.append(entry)
+                self._return(entry)
 
     def _return_ahead(self, entry: QueuedMessage) -> None:
         """Put a message back that waits after messages that are only on disk."""
@@ -271,7 +271,8 @@ class Backlog(Window):
         if ahead is not None and ahead.entries:
             last = self.next_position if self.paged == 0 else self.store.last_read  # type: ignore[union-attr]
             size = ahead.size
-            self._requeued.extend(ahead.take_up_to(last))
+            for entry in ahead.take_up_to(last):
+                self._return(entry)
             self._window_bytes += size - ahead.size
 
     def drop_all(self) -> None:
@@ -283,7 +284,7 @@ class Backlog(Window):
             assert self.store is not None
             self.store.forget_pages()
         self._entries.clear()
-        self._requeued.clear()
+        self._requeued = None
         self._tail.clear()
         self._ahead = None
         self._head = 0
@@ -542,12 +543,14 @@ class Backlog(Window):
 
     def await_page(self, waiter: Callable[[], None]) -> None:
         """Call `waiter` when the next page has been read, or nothing is left on disk."""
+        if self._page_waiters is None:
+            self._page_waiters = []
         self._page_waiters.append(waiter)
         self.read_ahead()
 
     def _notify_page_waiters(self) -> None:
-        if self._page_waiters:
-            waiters, self._page_waiters = self._page_waiters, []
+        if self._page_waiters is not None:
+            waiters, self._page_waiters = self._page_waiters, None
             for waiter in waiters:
                 waiter()
 

@@ -139,14 +139,18 @@ class ConsumerRing:
     __slots__ = ("levels", "priorities")
 
     def __init__(self) -> None:
-        self.priorities: list[int] = []  # descending, beside levels
-        self.levels: list[deque[Consumer]] = []
+        # None: never had a consumer.
+        self.priorities: list[int] | None = None  # descending, beside levels
+        self.levels: list[deque[Consumer]] | None = None
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer after its equals; does nothing if it is in the ring already."""
         if consumer.is_waiting:
             return
         consumer.is_waiting = True
+        if self.priorities is None or self.levels is None:
+            self.priorities, self.levels = [consumer.priority], [deque((consumer,))]
+            return
         for index, priority in enumerate(self.priorities):
             if priority == consumer.priority:
                 self.levels[index].append(consumer)
@@ -163,6 +167,8 @@ class ConsumerRing:
         if not consumer.is_waiting:
             return
         consumer.is_waiting = False
+        assert self.priorities is not None
+        assert self.levels is not None
         index = self.priorities.index(consumer.priority)
         self.levels[index].remove(consumer)
         if not self.levels[index]:
@@ -171,12 +177,14 @@ class ConsumerRing:
     def waiting(self) -> list[Consumer]:
         """Return the consumers in the ring, in their order."""
         consumers: list[Consumer] = []
-        for level in self.levels:
+        for level in self.levels or ():
             consumers.extend(level)
         return consumers
 
     def move_back(self, consumer: Consumer) -> None:
         """Move a consumer in the ring behind its equals."""
+        assert self.priorities is not None
+        assert self.levels is not None
         level = self.levels[0] if len(self.levels) == 1 else self.levels[self.priorities.index(consumer.priority)]
         if len(level) > 1:
             level.remove(consumer)

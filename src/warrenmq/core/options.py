@@ -74,8 +74,13 @@ class ExchangeOptions:
     routing_type: str = "direct"
 
 
+_PLAIN = {is_durable: QueueOptions(is_durable=is_durable) for is_durable in (False, True)}  # of most queues
+
+
 def queue_options(is_durable: bool, arguments: Mapping[str, Any]) -> QueueOptions:
     """Return the options of a queue with these arguments."""
+    if not arguments:
+        return _PLAIN[is_durable]
     type = queue_type_of(arguments)
     retry = None if type == STREAM else retry_options(arguments, _integer(arguments, "x-delivery-limit"))
     durability = arguments.get("x-durability")

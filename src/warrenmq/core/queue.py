@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
     from warrenmq.core.connection import Connection
 
+_NO_ARGUMENTS: dict[str, Any] = {}  # arguments do not change after the declaration
+
 # As C integers.
 _DELIVERED = schema.DELIVERED
 _AUTO_ACK = schema.R_AUTO_ACK
@@ -81,7 +83,7 @@ class Queue:
         self.is_durable = is_durable
         self.is_auto_delete = is_auto_delete
         self.owner = owner
-        self.arguments = arguments
+        self.arguments = arguments or _NO_ARGUMENTS
         self.options = options or QueueOptions(is_durable=is_durable)
         self.stats = stats
         self.turn = turn

@@ -28,3 +28,4 @@ cdef class Window:
     cdef bint _fill_gap(self, QueuedMessage entry) except -1
     @cython.locals(entries=list, returning=list, last="long long", passed=Py_ssize_t, start=Py_ssize_t)
     cdef _merge(self)
+    cdef _return(self, QueuedMessage entry)

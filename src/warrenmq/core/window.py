@@ -30,15 +30,15 @@ class Window:
         self._entries: list[Any] = []  # QueuedMessage; None before the head
         self._head = 0
         self._gaps = 0  # slots of removed messages after the head; never at the head
-        self._requeued: list[QueuedMessage] = []
+        self._requeued: list[QueuedMessage] | None = None  # to be merged in; None: none
 
     def has_first(self) -> bool:
         """Return True if the first message is in memory."""
-        return len(self._entries) > self._head or len(self._requeued) > 0
+        return len(self._entries) > self._head or self._requeued is not None
 
     def first(self) -> QueuedMessage | None:
         """Return the first message; None if it is not in memory or none waits."""
-        if self._requeued:
+        if self._requeued is not None:
             self._merge()
         return self._entries[self._head] if self._head < len(self._entries) else None
 
@@ -54,10 +54,18 @@ class Window:
                 return entry
         return None
 
+    def _return(self, entry: QueuedMessage) -> None:
+        """Add a message that is to be merged into the window."""
+        if self._requeued is None:
+            self._requeued = [entry]
+        else:
+            self._requeued.append(entry)
+
     def _merge(self) -> None:
         """Merge the requeued messages into the window; they nearly always belong at its head."""
         returning = self._requeued
-        self._requeued = []
+        assert returning is not None
+        self._requeued = None
         returning.sort(key=_position_of)
         entries = self._entries
         last = returning[-1].position
@@ -120,7 +128,7 @@ class Window:
 
     def _compact(self) -> None:
         """Merge requeued messages into the window, and remove all gaps."""
-        if self._requeued:
+        if self._requeued is not None:
             self._merge()
         if self._gaps != 0:
             self._entries = [entry for entry in self._entries[self._head :] if entry.message is not _REMOVED]

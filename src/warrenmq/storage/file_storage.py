@@ -13,7 +13,8 @@ import gc
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,21 @@ CATALOG = "catalog.sqlite"
 # A stop writes a file for each queue that only the log has. With more queues than this, small ones stay in the log:
 # syncing ten thousand files takes ten seconds, reading them back from the log a tenth of one.
 FILES_AT_STOP = 1000
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Turn the garbage collector off.
+
+    Nothing becomes garbage at a start: with 100,000 queues, collections would take longer than everything else.
+    """
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 class FileStorage(Storage):
@@ -179,23 +195,19 @@ class FileStorage(Storage):
         recovery = Recovery(files, root, catalog, progress)
         if was_versionless and has_data:
             recovery.report.append(f"{os.path.join(root, 'version')} was missing or empty and has been rewritten")
-        was_collecting = gc.isenabled()
-        gc.disable()  # nothing becomes garbage here: with 100,000 queues, collections take longer than everything else
         try:
-            recovery.scan_log()
-            if catalog.was_created and has_data and recovery.first_epoch != 1:
-                losses.append("the catalog was missing: only definitions still in the log were restored")
-            recovery.report += losses
-            recovery.has_damage = recovery.has_damage or bool(losses)
-            if recovery.has_damage:
-                recovery.report += catalog.repair()
-            return cls(root, options, files, catalog, recovery)
+            with without_collections():
+                recovery.scan_log()
+                if catalog.was_created and has_data and recovery.first_epoch != 1:
+                    losses.append("the catalog was missing: only definitions still in the log were restored")
+                recovery.report += losses
+                recovery.has_damage = recovery.has_damage or bool(losses)
+                if recovery.has_damage:
+                    recovery.report += catalog.repair()
+                return cls(root, options, files, catalog, recovery)
         except BaseException:
             catalog.close()
             raise
-        finally:
-            if was_collecting:
-                gc.enable()
 
     def _load(
         self, catalog: CatalogFile, recovery: Recovery
@@ -226,7 +238,7 @@ class FileStorage(Storage):
         stores: dict[int, QueueStore] = {}
         streams: dict[int, FileStreamStore] = {}
         found: dict[tuple[str, str, int], QueueStore | FileStreamStore] = {}
-        named: dict[int, tuple[str, int]] = {}  # description, and last position in segments
+        named: dict[int, tuple[str, int]] = {}  # description, and last position in segments; if messages may be lost
         classic: dict[tuple[str, str], QueueOptions] = {}
         policies = restore_policy_lists(definitions)
         for definition in definitions["queue"]:
@@ -244,7 +256,8 @@ class FileStorage(Storage):
                 stream.is_expendable = is_event_log
                 on_disk = find_stream_segments(recovery, number, stream.folder, words, bypasses_log=is_event_log)
                 self._record_found(number, on_disk.segments, recovery, True)
-                named[number] = words, on_disk.last
+                if recovery.has_lost_epochs:
+                    named[number] = words, on_disk.last
                 removed_below = recovery.removed_below(number)
                 stream.restore_segments(on_disk.segments, on_disk.last, lambda: recovery.time_ms, removed_below)
                 streams[number] = stream
@@ -252,7 +265,8 @@ class FileStorage(Storage):
                 continue
             classic[queue] = options
             stores[number] = found[*queue, 0] = store = self._restore_store(number, options, words, recovery)
-            named[number] = words, store.last_position
+            if recovery.has_lost_epochs:
+                named[number] = words, store.last_position
         for definition in definitions["level"]:
             number, queue, level = definition["id"], (definition["vhost"], definition["queue"]), definition["level"]
             if queue in classic:
@@ -260,7 +274,8 @@ class FileStorage(Storage):
                 recovery.sync_segments(number, self._folder_of(number))
                 store = self._restore_store(number, classic[queue], words, recovery)
                 stores[number] = found[*queue, int(level)] = store
-                named[number] = words, store.last_position
+                if recovery.has_lost_epochs:
+                    named[number] = words, store.last_position
         recovery.restore_messages({**stores, **streams}, self.pager.run_all)
         for store in stores.values():
             store.end_recovery()
@@ -269,7 +284,7 @@ class FileStorage(Storage):
         self.pager.run_all()
         recovery.count_lost_in_log(named)
         recovery.remove_unknown_folders({*stores, *streams})
-        known = {folder_of(number) for number in named}
+        known = {folder_of(number) for number in (*stores, *streams)}
         for folder, records in recovery.recorded.folders.items():
             if folder.startswith(QUEUES) and folder not in known:
                 for name in records:
@@ -305,7 +320,7 @@ class FileStorage(Storage):
             self.manifest.forget(folder_of(number), segment_key(first))
 
     def _make_store(self, number: int, options: QueueOptions) -> QueueStore:
-        return QueueStore(self.context, self._folder_of(number), number, self._durability_level_of(options))
+        return QueueStore(self.context, number, self._durability_level_of(options))
 
     def _make_stream(self, number: int, options: QueueOptions, kept: dict[str, int]) -> FileStreamStore:
         offsets = FileOffsets(self.context, number, kept)
@@ -335,7 +350,7 @@ class FileStorage(Storage):
         if not options.is_durable:
             self._transient_count += 1
             folder = os.path.join(self.root, TRANSIENT, str(self._transient_count))
-            return QueueStore(self.context, folder, 0, NOTHING)
+            return QueueStore(self.context, 0, NOTHING, folder)
         recovered = self._recovered.pop((vhost, queue, level), None)
         if isinstance(recovered, QueueStore):
             return recovered

@@ -15,7 +15,6 @@ Owned by the loop thread. FileRecord and Loss are values.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -94,7 +93,7 @@ def describe(number: int, segment: AnySegment, epoch: int, synced_last: int, syn
 
 def folder_of(number: int) -> str:
     """Return the folder of a queue's or stream's segments, in the data folder."""
-    return os.path.join(QUEUES, str(number))
+    return f"{QUEUES}/{number}"
 
 
 def segment_key(first: int) -> str:

@@ -40,7 +40,7 @@ class PageReader:
         self._offset = 0
         self._is_pending = False  # a read is in progress
         self._generation = 0  # increased to cancel the read in progress
-        self._copied_files: set[str] = set()  # damaged files that were copied
+        self._copied_files: list[str] = []  # damaged ones
 
     def start_at(self, segment: Segment, offset: int) -> None:
         """Read on from this offset."""
@@ -179,7 +179,7 @@ class PageReader:
             if first <= last:
                 store.log_deleted_range(first, last)
             if path not in self._copied_files:
-                self._copied_files.add(path)
+                self._copied_files.append(path)
                 root, pager = context.root, context.pager
                 pager.submit(lambda: keep_copy(pager.files, root, path), _ignore_result)
 

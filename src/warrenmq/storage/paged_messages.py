@@ -142,7 +142,7 @@ def take_paged(store: QueueStore, position: int, size: int) -> bool:
     if segment is None:
         return False
     segment.note_unread(segment.pages.find(position), -1, -size)
-    store.held.add(position)
+    store.hold([position])
     if segment.unread == 0:
         resume_reader(store)
     return True

@@ -9,11 +9,13 @@ from warrenmq.storage.store_context cimport StoreContext
 
 cdef int _PERSISTENT
 cdef int _RELOGGED
+cdef Segments _NO_SEGMENTS
+cdef set _NOTHING_HELD
 
 
 cdef class QueueStore(MessageStore):
     cdef readonly StoreContext context
-    cdef readonly str folder
+    cdef str _folder
     cdef readonly unsigned int number
     cdef readonly Segments segments
     cdef readonly bint is_deleted
@@ -23,7 +25,7 @@ cdef class QueueStore(MessageStore):
     cdef object _backlog
     cdef dict _unflushed
     cdef public Segment open_segment
-    cdef readonly object reader
+    cdef object _reader
     cdef object _fetcher
     cdef public long long compact_above
     cdef dict _attempts
@@ -45,8 +47,7 @@ cdef class QueueStore(MessageStore):
     cpdef _mark_unread(self, list entries)
     @cython.locals(entry=QueuedMessage, first="long long", batch=list)
     cpdef page_out(self, list entries)
-    @cython.locals(entry=QueuedMessage)
-    cpdef _hold(self, list batch)
+    cpdef hold(self, list positions)
     @cython.locals(entry=QueuedMessage)
     cpdef list _take_unflushed(self, long long up_to)
     @cython.locals(entry=QueuedMessage, start=Py_ssize_t, size=Py_ssize_t, index=Py_ssize_t, page_size=Py_ssize_t, first="long long")

@@ -24,6 +24,7 @@ from warrenmq.journal.segment_file import (
     encode_page,
 )
 from warrenmq.storage.codec import encode_records
+from warrenmq.storage.manifest import folder_of
 from warrenmq.storage.page_fetcher import PageFetcher
 from warrenmq.storage.page_reader import PageReader
 from warrenmq.storage.paged_messages import (
@@ -36,7 +37,7 @@ from warrenmq.storage.paged_messages import (
     take_paged,
 )
 from warrenmq.storage.queue_upkeep import consider_compaction, request_compaction
-from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
+from warrenmq.storage.segments import NO_SEGMENTS, SEGMENT_SPAN, Segment, Segments
 from warrenmq.storage.store_context import StoreContext
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 _PERSISTENT = PERSISTENT
 _RELOGGED = RELOGGED
+# Of all stores that have none of their own.
+_NO_SEGMENTS = NO_SEGMENTS
+_NOTHING_HELD: set[int] = set()
 
 
 class QueueStore(MessageStore):
@@ -53,28 +57,28 @@ class QueueStore(MessageStore):
         "_attempts",
         "_backlog",
         "_fetcher",
+        "_folder",
         "_log",
+        "_reader",
         "_restored_bytes",
         "_unflushed",
         "compact_above",
         "context",
-        "folder",
         "held",
         "is_deleted",
         "number",
         "open_segment",
-        "reader",
         "recovered",
         "restored_below",
         "segments",
     )
 
-    def __init__(self, context: StoreContext, folder: str, number: int, durability_level: int) -> None:
+    def __init__(self, context: StoreContext, number: int, durability_level: int, folder: str = "") -> None:
         super().__init__(durability_level, context.sizes)
         self.context = context
-        self.folder = folder
+        self._folder = folder  # "": that of the number
         self.number = number
-        self.segments = Segments()
+        self.segments = _NO_SEGMENTS
         self.is_deleted = False
         self.restored_below = 0  # positions below were written in an earlier run
         self.recovered: Recovered | None = None
@@ -82,14 +86,24 @@ class QueueStore(MessageStore):
         self._backlog: Backlog | None = None
         self._unflushed: dict[int, QueuedMessage] = {}  # live persistent messages in the log only
         self.open_segment: Segment | None = None  # the one being written; None: the next page begins a new one
-        self.reader = PageReader(self)
+        self._reader: PageReader | None = None
         self._fetcher: PageFetcher | None = None  # while messages are read that stay on disk
         self.compact_above = context.dead_allowance  # request compaction if `Segments.excess` is more
         self._attempts: dict[int, int] = {}  # delivery counts by position, where no page has them
         self._restored_bytes = 0  # during recovery
         # Positions after `last_read`, up to `last_position`, of messages that are in memory nevertheless: filters took
         # them out of order. May have others that were read since.
-        self.held: set[int] = set()
+        self.held = _NOTHING_HELD
+
+    @property
+    def folder(self) -> str:
+        return self._folder or os.path.join(self.context.root, folder_of(self.number))
+
+    @property
+    def reader(self) -> PageReader:
+        if self._reader is None:
+            self._reader = PageReader(self)
+        return self._reader
 
     def open(self, backlog: "Backlog") -> Recovered:
         self._backlog = backlog
@@ -194,18 +208,18 @@ class QueueStore(MessageStore):
             self.held.clear()
             self.reader.start_after(first - 1)
         if batch and batch[-1].position > self.last_read:
-            self._hold(batch)
+            self.hold([entry.position for entry in batch])
         if batch and batch[-1].position > first:
             entries = sorted(batch + entries, key=_position_of)
         elif batch:
             entries = batch + entries
         self._write(entries, first)
 
-    def _hold(self, batch: list[QueuedMessage]) -> None:
-        """Note that messages stay in memory after those that are only on disk."""
-        for entry in batch:
-            if entry.position > self.last_read:
-                self.held.add(entry.position)
+    def hold(self, positions: list[int]) -> None:
+        """Note that messages are in memory after those that are only on disk."""
+        if self.held is _NOTHING_HELD:
+            self.held = set()
+        self.held.update([position for position in positions if position > self.last_read])
 
     def _mark_unread(self, entries: list[QueuedMessage]) -> None:
         """Mark messages that are on disk already as unread."""
@@ -246,7 +260,7 @@ class QueueStore(MessageStore):
         batch = self._take_unflushed(boundary)
         if batch:
             if self.has_unread():
-                self._hold(batch)
+                self.hold([entry.position for entry in batch])
             self._write(batch, boundary + 1)
         return size
 
@@ -384,6 +398,8 @@ class QueueStore(MessageStore):
     def _begin_segment(self, first: int) -> Segment:
         closed = self.open_segment
         self.open_segment = Segment(first)
+        if self.segments is _NO_SEGMENTS:
+            self.segments = Segments()
         self.segments.all.append(self.open_segment)
         if closed is not None:
             self.close_segment(closed)
@@ -496,7 +512,9 @@ class QueueStore(MessageStore):
 
         `attempts` are the delivery counts in the log.
         """
-        self.segments.all.extend(segments)
+        if segments:
+            self.segments = Segments()
+            self.segments.all.extend(segments)
         self.restored_below = next_position
         self.open_segment = segments[-1] if segments and not segments[-1].is_old else None
         for segment in segments:
@@ -550,7 +568,7 @@ class QueueStore(MessageStore):
         self.context.marked_stores.pop(self, None)
         for segment in self.segments.all:
             self.context.manifest.forget_segment(self.number, segment)
-        self.segments = Segments()
+        self.segments = _NO_SEGMENTS
         self.open_segment = None
         if self.number:
             # Logged in this turn at the latest; until that is durable the queue may come back.

@@ -151,6 +151,10 @@ class Recovery:
                 self._report_loss(f"{loss} of {queue} were in lost epochs of the log", loss.count)
         self.report.append(self._lost_epochs.consequences())
 
+    @property
+    def has_lost_epochs(self) -> bool:
+        return bool(self._lost_epochs)
+
     def restore_messages(self, stores: Mapping[int, LogReader], after_epoch: Callable[[], None]) -> None:
         """Second pass: hand each live message in the log to the store of its queue."""
         for number, queue in self._replay.queues.items():
@@ -217,7 +221,7 @@ class Recovery:
     def is_idle(self, number: int) -> bool:
         """Return True if nothing is known of a queue but its next position."""
         queue: QueueReplay | None = self._replay.queues.get(number)
-        if (queue is not None and queue.has_records()) or self._lost_epochs:
+        if (queue is not None and queue.has_records()) or self.has_lost_epochs:
             return False
         return str(number) not in self._folders() and folder_of(number) not in self.recorded.folders
 

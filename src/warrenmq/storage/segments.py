@@ -335,3 +335,6 @@ class Segments:
         first = self.all[low]
         last = self.all[high - 1]
         return last.last - first.first + 1
+
+
+NO_SEGMENTS = Segments()  # stays empty: shared by stores without any
