@@ -67,7 +67,7 @@ class PublishWaits:
     async def wait(self, confirmation: Confirmation, timeout: float | None = None) -> None:
         """Wait in a coroutine."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[bool] = loop.create_future()
         if self._add_waiter(confirmation, self._waker(future, loop)):
             await self._await(future, timeout, "no confirm within the time-out")
 
@@ -103,7 +103,7 @@ class PublishWaits:
     async def wait_until_writable(self, timeout: float | None = None) -> None:
         """Wait in a coroutine."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[bool] = loop.create_future()
         if self._add_writable_callback(self._waker(future, loop)):
             await self._await(future, timeout, "the message could not be written in time")
 
@@ -136,25 +136,28 @@ class PublishWaits:
         seconds = self.call_timeout if timeout is None else timeout
         return min(max(seconds, 0.0), _MAX_WAIT)
 
-    async def _await(self, future: asyncio.Future[None], timeout: float | None, text: str) -> None:
+    async def _await(self, future: asyncio.Future[bool], timeout: float | None, text: str) -> None:
+        # Not asyncio.timeout, which costs 3 us more: as much as publishing 5 messages.
+        timer = asyncio.get_running_loop().call_later(self._seconds(timeout), _resolve, future, False)
         try:
-            async with asyncio.timeout(self._seconds(timeout)):
-                await future
-        except TimeoutError:
-            raise self.timed_out(text) from None
+            is_in_time = await future
+        finally:
+            timer.cancel()
+        if not is_in_time:
+            raise self.timed_out(text)
 
-    def _waker(self, future: asyncio.Future[None], loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    def _waker(self, future: asyncio.Future[bool], loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         if loop is self._loop:
             return partial(_resolve, future)
         return partial(_resolve_elsewhere, loop, future)
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[bool], is_in_time: bool = True) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(is_in_time)
 
 
-def _resolve_elsewhere(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+def _resolve_elsewhere(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool]) -> None:
     try:
         loop.call_soon_threadsafe(_resolve, future)
     except RuntimeError:  # that loop is closed, with all its tasks
