@@ -36,7 +36,7 @@ cdef class Rows:
         int priority,
     )
     cpdef put_short(self, int kind, int reason, Py_ssize_t context, long long depth, int attempt)
-    cpdef put_direct_delivery(self, Py_ssize_t enqueue_context, unsigned long long context, long long depth)
+    cpdef put_direct_delivery(self, Py_ssize_t enqueue_context, long long context, long long depth)
     cdef Py_ssize_t _begin_record(
         self, Py_ssize_t size, int kind, int reason, int flags, unsigned int number, unsigned long long context
     ) except -1
