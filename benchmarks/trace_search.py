@@ -37,7 +37,7 @@ from warrenmq.events.ids import UidClock, uid_text
 from warrenmq.events.message_ids import pack_message_ids
 from warrenmq.events.rows import Rows
 from warrenmq.node import INDEX, Node, NodeOptions
-from warrenmq.tracing.index_entry import entry_of_stored
+from warrenmq.tracing.index import entry_of_stored
 from warrenmq.tracing.reader import Traces
 from warrenmq.tracing.recorder import BATCH_ROWS
 from warrenmq.tracing.search import TraceQuery, TracingUnavailable
@@ -241,8 +241,8 @@ async def run(folder: Path, events: int) -> tuple[list[Answer], dict[str, float]
     indexed = time.perf_counter() - begin
     answers = await questions(subject.traces, lives, "warm")
     kept = subject.node.tracing.log.kept
-    stored = await subject.node.tracing.log.reader().read(0)
-    per_event = await indexing_cost(subject.traces, [batch.data for batch in stored])
+    stored = await subject.node.tracing.log.read(0)
+    per_event = await indexing_cost(subject.traces, list(stored.values()))
     await subject.stop()
     forget_cached(folder)
     await subject.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import count
 from typing import Any
 
@@ -12,7 +12,7 @@ from warrenmq.events.codec import encode
 from warrenmq.events.ids import GROUP_BITS, UidClock
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
-from warrenmq.tracing.index_entry import IndexEntry, entry_of
+from warrenmq.tracing.index import IndexEntry, entry_of
 
 BEGIN = 1_794_804_600_000_000  # 2026-11-16 04:50 UTC
 UIDS = count(UidClock().next(BEGIN), 1 << GROUP_BITS)  # as of a quiet broker: no two share a key
@@ -69,12 +69,6 @@ def bytes_of(events: Iterable[Event]) -> bytes:
     return encode(rows)
 
 
-@dataclass(frozen=True)
-class Stored:
-    offset: int
-    data: bytes
-
-
 class MemoryLog:
     """An event log: batches in a list. `reads` are the offsets that were asked for."""
 
@@ -100,10 +94,10 @@ class MemoryLog:
         self.first_offset = 0
         self.batches.clear()
 
-    async def read(self, offset: int) -> list[Stored]:
+    async def read(self, offset: int) -> dict[int, bytes]:
         self.reads.append(offset)
         start = max(offset, self.first_offset)
-        return [Stored(at, self.batches[at]) for at in range(start, min(start + 3, len(self.batches)))]
+        return {at: self.batches[at] for at in range(start, min(start + 3, len(self.batches)))}
 
     async def flush(self) -> None:
         """Everything is in batches."""

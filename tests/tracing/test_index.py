@@ -15,19 +15,21 @@ from hypothesis import strategies as st
 from tests.events import samples
 from tests.tracing.stories import BEGIN, bytes_of, simple_life
 from warrenmq.events import schema
+from warrenmq.events.batch import RowFilter
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_key
 from warrenmq.events.schema import Event
 from warrenmq.tracing import index as index_module
-from warrenmq.tracing.index import FILE_NAME, BadIndex, Index
-from warrenmq.tracing.index_entry import (
+from warrenmq.tracing.index import (
+    FILE_NAME,
+    BadIndex,
+    Index,
     IndexEntry,
-    IndexQuery,
     entry_of,
     entry_of_stored,
     entry_of_written,
-    kind_bit,
+    kinds_mask,
 )
 from warrenmq.tracing.keys import keys_of, sort_keys
 
@@ -111,13 +113,13 @@ def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
     index = filled(None, entry_of_stored(0, bytes_of(simple_life(9_000))), entry_of_stored(1, bytes_of(events)))
     assert index.find([uid_key(events[0].uid)]) == [1]
     assert index.find([key_hash(MESSAGE_ID_KEY, b"order-1")]) == [1]
-    assert index.candidates(IndexQuery(names=frozenset({"qother"})), 2) == ([1], 0)
-    assert index.candidates(IndexQuery(names=frozenset({"qwork", "eorders"})), 2) == ([1, 0], 0)
-    assert index.candidates(IndexQuery(names=frozenset({"qorders"})), 2) == ([], 0)
-    assert index.candidates(IndexQuery(start=BEGIN + 8_000), 2) == ([0], 0)
-    assert index.candidates(IndexQuery(end=BEGIN), 2) == ([], 0)
-    assert index.candidates(IndexQuery(kind=schema.ACKED), 2) == ([1, 0], 0)
-    assert index.candidates(IndexQuery(kind=schema.DROPPED), 2) == ([], 0)
+    assert index.candidates(RowFilter(queue="other"), 2) == ([1], 0)
+    assert index.candidates(RowFilter(queue="work", exchange="orders"), 2) == ([1, 0], 0)
+    assert index.candidates(RowFilter(queue="orders"), 2) == ([], 0)
+    assert index.candidates(RowFilter(time_from=BEGIN + 8_000), 2) == ([0], 0)
+    assert index.candidates(RowFilter(time_to=BEGIN), 2) == ([], 0)
+    assert index.candidates(RowFilter(kinds=frozenset({schema.ACKED})), 2) == ([1, 0], 0)
+    assert index.candidates(RowFilter(kinds=frozenset({schema.DROPPED})), 2) == ([], 0)
 
 
 def test_a_batch_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -134,7 +136,7 @@ def test_a_run_is_written_when_the_batches_have_many_bytes(tmp_path: Path) -> No
     assert index.figures() == {"runs": 1, "keys": 4, "open_batches": 1}
 
 
-def all_candidates(index: Index, wanted: IndexQuery, below: int) -> list[int]:
+def all_candidates(index: Index, wanted: RowFilter, below: int) -> list[int]:
     found: list[int] = []
     while below:
         some, below = index.candidates(wanted, below)
@@ -145,32 +147,32 @@ def all_candidates(index: Index, wanted: IndexQuery, below: int) -> list[int]:
 @pytest.mark.parametrize("has_disk", [False, True])
 def test_batches_by_time_kind_and_name_come_last_first(tmp_path: Path, has_disk: bool) -> None:
     names = [frozenset({"qa"}), frozenset({"qb", "ex"}), frozenset({"qa", "ex"})]
-    entries = [entry(offset, offset, kinds=kind_bit(offset % 5), names=names[offset % 3]) for offset in range(20)]
+    entries = [entry(offset, offset, kinds=kinds_mask([offset % 5]), names=names[offset % 3]) for offset in range(20)]
     index = filled(tmp_path if has_disk else None, *entries)
-    assert all_candidates(index, IndexQuery(), 20) == list(range(19, -1, -1))
-    assert all_candidates(index, IndexQuery(), 8) == list(range(7, -1, -1))
-    assert all_candidates(index, IndexQuery(start=3_500, end=7_000), 20) == [6, 5, 4, 3]
-    assert all_candidates(index, IndexQuery(kind=2), 20) == [17, 12, 7, 2]
-    assert all_candidates(index, IndexQuery(names=frozenset({"qa", "ex"})), 20) == [17, 14, 11, 8, 5, 2]
-    assert all_candidates(index, IndexQuery(names=frozenset({"qnobody"})), 20) == []
+    assert all_candidates(index, RowFilter(), 20) == list(range(19, -1, -1))
+    assert all_candidates(index, RowFilter(), 8) == list(range(7, -1, -1))
+    assert all_candidates(index, RowFilter(time_from=3_500, time_to=7_000), 20) == [6, 5, 4, 3]
+    assert all_candidates(index, RowFilter(kinds=frozenset({2})), 20) == [17, 12, 7, 2]
+    assert all_candidates(index, RowFilter(queue="a", exchange="x"), 20) == [17, 14, 11, 8, 5, 2]
+    assert all_candidates(index, RowFilter(queue="nobody"), 20) == []
 
 
 def test_a_kind_of_a_far_later_broker_is_not_missed() -> None:
-    index = filled(None, entry(0, kinds=kind_bit(100)))
-    assert all_candidates(index, IndexQuery(kind=100), 1) == [0]
+    index = filled(None, entry(0, kinds=kinds_mask([100])))
+    assert all_candidates(index, RowFilter(kinds=frozenset({100})), 1) == [0]
 
 
 def test_an_index_is_loaded_again(tmp_path: Path) -> None:
     names = [frozenset({"qa", "q\udcff"}), frozenset({"ex"})]
     entries = [entry(offset, offset, kinds=1 << 63, names=names[offset % 2]) for offset in range(8)]
     first = filled(tmp_path, *entries)
-    expected = all_candidates(first, IndexQuery(names=names[0], kind=63), 8)
+    expected = all_candidates(first, RowFilter(queue="\udcff", kinds=frozenset({63})), 8)
     first.close()
     second = filled(tmp_path)
     assert second.next_offset == 8
     assert second.newest() == (7, 49)
     assert [second.find([key]) for key in range(8)] == [[key] for key in range(8)]
-    assert all_candidates(second, IndexQuery(names=names[0], kind=63), 8) == expected == [6, 4, 2, 0]
+    assert all_candidates(second, RowFilter(queue="\udcff", kinds=frozenset({63})), 8) == expected == [6, 4, 2, 0]
     assert second._open == entries[6:]
 
 
@@ -257,7 +259,7 @@ def test_no_damaged_byte_of_the_file_stops_a_start(tmp_path: Path) -> None:
         with contextlib.suppress(BadIndex):
             damaged.newest()
             damaged.find([2])
-            all_candidates(damaged, IndexQuery(names=frozenset({"qa"})), 4)
+            all_candidates(damaged, RowFilter(queue="a"), 4)
         for offset in range(damaged.next_offset, 12):
             damaged.add(entry(offset, offset), damaged.next_offset)
     for size in (1, 99, 100, 5_000, len(whole) - 1):
@@ -294,7 +296,7 @@ def test_what_retention_removed_is_forgotten(tmp_path: Path) -> None:
         assert index._database.execute(f"SELECT min({column}) FROM {table}").fetchone() == (3,)
     assert index.forget_before(100) == 100
     assert index.find([5]) == []
-    assert all_candidates(index, IndexQuery(), 100) == []
+    assert all_candidates(index, RowFilter(), 100) == []
 
 
 def test_without_a_disk_what_retention_removed_is_forgotten_too() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.tracing.stories import BEGIN, EventBuilder, MemoryLog, Stored, simple_life
+from tests.tracing.stories import BEGIN, EventBuilder, MemoryLog, simple_life
 from warrenmq.events import schema
 from warrenmq.events.batch import EventBatch
 from warrenmq.events.ids import uid_text
@@ -19,14 +19,13 @@ from warrenmq.events.schema import Event
 from warrenmq.tracing import follower, reader
 from warrenmq.tracing.biography import Biography, build_biography
 from warrenmq.tracing.index import FILE_NAME
-from warrenmq.tracing.reader import Traces
+from warrenmq.tracing.reader import ReadLimits, Traces
 from warrenmq.tracing.search import TracingBusy, TracingUnavailable
-from warrenmq.tracing.turns import ReadLimits
 
 
 @asynccontextmanager
 async def reading(log: MemoryLog, folder: Path | None = None) -> AsyncIterator[Traces]:
-    traces = Traces(log, log.flush, None if folder is None else str(folder))
+    traces = Traces(log, None if folder is None else str(folder))
     await traces.start()
     try:
         async with asyncio.timeout(30):
@@ -133,7 +132,7 @@ def test_what_a_consumer_had_before_the_broker_began_is_lost() -> None:
     log = MemoryLog(EventBuilder(0, "order-1").enqueued(1, "work").delivered(5, "work", "worker").events)
 
     async def question(began: int) -> str:
-        traces = Traces(log, log.flush, began=BEGIN + began)
+        traces = Traces(log, began=BEGIN + began)
         await traces.start()
         biography = await traces.biography("order-1")
         await traces.stop()
@@ -149,8 +148,8 @@ def test_what_has_just_happened_is_in_it_before_the_log_can_be_read() -> None:
     life = simple_life(0, message_id="order-1")
 
     class Slow(MemoryLog):
-        async def read(self, offset: int) -> list[Stored]:
-            return []
+        async def read(self, offset: int) -> dict[int, bytes]:
+            return {}
 
     log = Slow()
 
@@ -169,9 +168,9 @@ def test_a_batch_that_is_still_being_written_is_waited_for(monkeypatch: pytest.M
     lives = [simple_life(at * 1000, message_id=f"order-{at}") for at in range(3)]
 
     class Late(MemoryLog):
-        async def read(self, offset: int) -> list[Stored]:
+        async def read(self, offset: int) -> dict[int, bytes]:
             found = await super().read(offset)
-            return found if self.reads.count(offset) > 3 else []
+            return found if self.reads.count(offset) > 3 else {}
 
     log = Late()
 
@@ -196,7 +195,8 @@ def test_the_rows_that_are_in_no_batch_yet_are_asked_for_first() -> None:
 
     async def question() -> None:
         nonlocal traces
-        traces = Traces(log, flush)
+        log.flush = flush  # type: ignore[method-assign]
+        traces = Traces(log)
         await traces.start()
         assert await events_of(traces, "order-1") == life
         await traces.stop()
@@ -307,8 +307,8 @@ def test_a_log_whose_end_cannot_be_read_is_passed_over_at_once(monkeypatch: pyte
     lives = [simple_life(1_000 * number, message_id=f"order-{number}") for number in range(300)]
 
     class Damaged(MemoryLog):
-        async def read(self, offset: int) -> list[Stored]:
-            return [batch for batch in await super().read(offset) if batch.offset < 5]
+        async def read(self, offset: int) -> dict[int, bytes]:
+            return {at: data for at, data in (await super().read(offset)).items() if at < 5}
 
     log = Damaged(*lives)
 
@@ -369,7 +369,7 @@ def test_an_index_that_lags_reports_its_progress(monkeypatch: pytest.MonkeyPatch
     is_open = asyncio.Event()
 
     class Stuck(MemoryLog):
-        async def read(self, offset: int) -> list[Stored]:
+        async def read(self, offset: int) -> dict[int, bytes]:
             await is_open.wait()
             return await super().read(offset)
 
@@ -426,17 +426,15 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events = 0
-        self.largest_step = 0
-        self.on_step: Callable[[], object] = lambda: None
-        decode = reader._events
+        self.on_event: Callable[[], object] = lambda: None
+        decode = reader._decode
 
-        def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.PlacedEvents:
-            self.events += len(rows)
-            self.largest_step = max(self.largest_step, len(rows))
-            self.on_step()
-            return decode(offset, batch, rows)
+        def counting(batch: EventBatch, row: int) -> Event:
+            self.events += 1
+            self.on_event()
+            return decode(batch, row)
 
-        monkeypatch.setattr(reader, "_events", counting)
+        monkeypatch.setattr(reader, "_decode", counting)
 
 
 @pytest.fixture
@@ -450,7 +448,7 @@ def crowd(count: int, message_id: str = "popular") -> list[Event]:
 
 @asynccontextmanager
 async def reading_within(log: MemoryLog, limits: ReadLimits) -> AsyncIterator[Traces]:
-    traces = Traces(log, log.flush, limits=limits)
+    traces = Traces(log, limits=limits)
     await traces.start()
     try:
         yield traces
@@ -471,7 +469,6 @@ def test_an_id_that_many_messages_have_is_cut_off_in_the_middle_of_a_batch(count
             assert list(biography.events) == events[:250]
             assert (biography.is_truncated, biography.is_complete) == (True, False)
             assert counted.events == 250
-            assert counted.largest_step <= reader.EVENTS_PER_STEP
 
     run(question)
 
@@ -529,7 +526,7 @@ def test_batches_and_time_are_limited_too() -> None:
             biography = await traces.biography("popular")
             assert biography is not None
             assert (len(biography.legs), biography.is_truncated) == (5, True)
-        traces = Traces(log, log.flush, clock=lambda: float(next(now)), limits=ReadLimits(seconds=20))
+        traces = Traces(log, clock=lambda: float(next(now)), limits=ReadLimits(seconds=20))
         await traces.start()
         biography = await traces.biography("popular")
         await traces.stop()
@@ -555,12 +552,12 @@ def test_few_answers_are_under_way_at_a_time(counted: Counted, monkeypatch: pyte
     running, most = 0, 0
     find = reader._Biographer.find
 
-    async def counting(self: reader._Biographer, key: str) -> Biography | None:
+    def counting(self: reader._Biographer, key: str, began: int) -> Biography | None:
         nonlocal running, most
         running += 1
         most = max(most, running)
         try:
-            return await find(self, key)
+            return find(self, key, began)
         finally:
             running -= 1
 
@@ -577,18 +574,39 @@ def test_few_answers_are_under_way_at_a_time(counted: Counted, monkeypatch: pyte
     run(question)
 
 
+def test_an_answer_lets_others_work_after_each_step(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With steps of no length, it pauses before each event that it decodes or adds."""
+    monkeypatch.setattr(reader, "STEP", 0.0)
+    pauses = 0
+    pause = follower.LogFollower.pause
+
+    def counting(self: follower.LogFollower) -> None:
+        nonlocal pauses
+        pauses += 1
+        pause(self)
+
+    monkeypatch.setattr(follower.LogFollower, "pause", counting)
+
+    async def question() -> None:
+        async with reading(MemoryLog(crowd(50))) as traces:
+            assert await traces.biography("popular") is not None
+            assert pauses >= 2 * counted.events > 0
+
+    run(question)
+
+
 def test_an_answer_that_is_cancelled_is_read_no_further(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "EVENTS_PER_STEP", 1)
+    monkeypatch.setattr(reader, "STEP", 0.0)
 
     async def question() -> None:
         async with reading_within(MemoryLog(crowd(500)), ReadLimits(readers=1)) as traces:
             asking = asyncio.create_task(traces.biography("popular"))
             loop = asyncio.get_running_loop()
-            counted.on_step = lambda: loop.call_soon_threadsafe(asking.cancel)
+            counted.on_event = lambda: loop.call_soon_threadsafe(asking.cancel)
             await asyncio.gather(asking, return_exceptions=True)
             assert asking.cancelled()
             assert counted.events < 500
-            counted.on_step = lambda: None
+            counted.on_event = lambda: None
             assert await traces.biography("nothing") is None  # the turn was handed on
 
     run(question)

@@ -23,7 +23,8 @@ def ask(traced: TracedBroker, question: Callable[[Traces], Awaitable[Result]]) -
 
     async def run() -> Result:
         log = traced.tracing.log
-        traces = Traces(log.reader(), flush)
+        log.flush = flush  # type: ignore[method-assign]
+        traces = Traces(log)
         log.on_batch.append(traces.batch_added)
         await traces.start()
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,9 +16,8 @@ from warrenmq.events.batch import EventBatch
 from warrenmq.events.ids import UidClock, uid_key, uid_text
 from warrenmq.events.schema import Event
 from warrenmq.tracing import reader
-from warrenmq.tracing.reader import Traces
+from warrenmq.tracing.reader import ReadLimits, Traces
 from warrenmq.tracing.search import TracePage, TraceQuery, TraceSummary, parse_cursor
-from warrenmq.tracing.turns import ReadLimits
 
 Result = TypeVar("Result")
 
@@ -30,7 +29,7 @@ def ask(
     limits: ReadLimits | None = None,
 ) -> Result:
     async def run() -> Result:
-        traces = Traces(log, log.flush, clock=clock, limits=limits)
+        traces = Traces(log, clock=clock, limits=limits)
         await traces.start()
         try:
             return await asyncio.wait_for(question(traces), 30)
@@ -256,13 +255,13 @@ def test_the_work_of_a_search_is_bounded_and_each_message_is_found_once(
     events = sorted((event for life in lives for event in life), key=lambda event: event.time)
     log = MemoryLog(*[events[at : at + 150] for at in range(0, len(events), 150)])
     decoded = [0]
-    decode = reader._events
+    decode = reader._decode
 
-    def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.PlacedEvents:
-        decoded[-1] += len(rows)
-        return decode(offset, batch, rows)
+    def counting(batch: EventBatch, row: int) -> Event:
+        decoded[-1] += 1
+        return decode(batch, row)
 
-    monkeypatch.setattr(reader, "_events", counting)
+    monkeypatch.setattr(reader, "_decode", counting)
     limits = ReadLimits(events=100)
     limit = 5
 

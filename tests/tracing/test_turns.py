@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.tracing.stories import MemoryLog
+from warrenmq.tracing.reader import ReadLimits, Traces
 from warrenmq.tracing.search import TracingBusy
-from warrenmq.tracing.turns import ReadLimits, Turns
 
 
 def run(question: Callable[[], Awaitable[None]]) -> None:
@@ -21,15 +22,15 @@ def run(question: Callable[[], Awaitable[None]]) -> None:
 class Reader:
     """Takes a turn and keeps it until `end` is set."""
 
-    def __init__(self, turns: Turns, began: list[int], number: int) -> None:
-        self._turns = turns
+    def __init__(self, traces: Traces, began: list[int], number: int) -> None:
+        self._traces = traces
         self._began = began
         self._number = number
         self.end = asyncio.Event()
         self.task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        async with self._turns.turn():
+        async with self._traces._turn():
             self._began.append(self._number)
             await self.end.wait()
 
@@ -41,8 +42,8 @@ async def settle() -> None:
 
 def test_a_limited_number_runs_and_the_others_follow_in_order() -> None:
     async def question() -> None:
-        turns, began = Turns(ReadLimits(readers=2, waiting=10)), list[int]()
-        readers = [Reader(turns, began, number) for number in range(6)]
+        traces, began = Traces(MemoryLog(), limits=ReadLimits(readers=2, waiting=10)), list[int]()
+        readers = [Reader(traces, began, number) for number in range(6)]
         await settle()
         assert began == [0, 1]
         for number, reader in enumerate(readers):
@@ -50,24 +51,23 @@ def test_a_limited_number_runs_and_the_others_follow_in_order() -> None:
             await reader.task
             await settle()
             assert began == list(range(min(6, number + 3)))
-        assert turns.max_running == 2
 
     run(question)
 
 
 def test_one_too_many_is_refused_with_a_time_to_retry() -> None:
     async def question() -> None:
-        turns, began = Turns(ReadLimits(readers=1, waiting=1)), list[int]()
-        readers = [Reader(turns, began, number) for number in range(2)]
+        traces, began = Traces(MemoryLog(), limits=ReadLimits(readers=1, waiting=1)), list[int]()
+        readers = [Reader(traces, began, number) for number in range(2)]
         await settle()
         with pytest.raises(TracingBusy, match="1 searches are running and 1 are waiting") as busy:
-            async with turns.turn():
+            async with traces._turn():
                 pass
         assert busy.value.retry_seconds >= 1
         for reader in readers:
             reader.end.set()
             await reader.task
-        async with turns.turn():
+        async with traces._turn():
             pass
 
     run(question)
@@ -75,15 +75,15 @@ def test_one_too_many_is_refused_with_a_time_to_retry() -> None:
 
 def test_who_waited_too_long_is_refused() -> None:
     async def question() -> None:
-        turns, began = Turns(ReadLimits(readers=1, waiting_seconds=0)), list[int]()
-        reader = Reader(turns, began, 0)
+        traces, began = Traces(MemoryLog(), limits=ReadLimits(readers=1, waiting_seconds=0)), list[int]()
+        reader = Reader(traces, began, 0)
         await settle()
         with pytest.raises(TracingBusy):
-            async with turns.turn():
+            async with traces._turn():
                 pass
         reader.end.set()
         await reader.task
-        async with turns.turn():
+        async with traces._turn():
             pass
 
     run(question)
@@ -94,8 +94,8 @@ def test_who_goes_away_leaves_its_turn_to_the_next(is_at_once: bool) -> None:
     """Also where the turn came in the same moment."""
 
     async def question() -> None:
-        turns, began = Turns(ReadLimits(readers=1)), list[int]()
-        first, second, third = (Reader(turns, began, number) for number in range(3))
+        traces, began = Traces(MemoryLog(), limits=ReadLimits(readers=1)), list[int]()
+        first, second, third = (Reader(traces, began, number) for number in range(3))
         await settle()
         if is_at_once:
             first.end.set()
@@ -108,7 +108,7 @@ def test_who_goes_away_leaves_its_turn_to_the_next(is_at_once: bool) -> None:
         assert began[-1] == 2
         third.end.set()
         await third.task
-        async with turns.turn():
-            assert turns.max_running == 1
+        async with traces._turn():
+            pass
 
     run(question)

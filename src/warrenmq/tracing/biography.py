@@ -119,7 +119,7 @@ def build_biography(events: Iterable[Event], is_truncated: bool = False, began: 
     """
     builder = BiographyBuilder()
     builder.add(events)
-    return builder.biography(builder.legs(began), is_truncated)
+    return builder.biography(builder.stays, began, is_truncated)
 
 
 def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
@@ -137,7 +137,7 @@ class BiographyBuilder:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._seen: set[Event] = set()
-        self._stays: list[_Stay] = []  # in the order of their beginnings
+        self.stays: list[_Stay] = []  # in the order of their beginnings
         self._current: dict[tuple[object, ...], _Stay] = {}
         self._waiting: dict[tuple[str, str], dict[_Stay, None]] = {}  # by virtual host and queue
         self._scheduled: dict[int, _Stay] = {}  # by uid
@@ -157,21 +157,11 @@ class BiographyBuilder:
                 self.events.append(stay.add(event))
                 self._note_waiting(stay)
 
-    @property
-    def leg_count(self) -> int:
-        return len(self._stays)
-
-    def legs(self, began: int = 0, first: int = 0, count: int | None = None) -> list[Leg]:
-        """Return all legs, or `count` from the `first` on."""
-        stays = self._stays[first:] if count is None else self._stays[first : first + count]
-        for stay in stays:
-            stay.broker_began(began)
-        return [stay.leg() for stay in stays]
-
-    def biography(self, legs: Sequence[Leg], is_truncated: bool) -> Biography | None:
-        """Return the biography of all that was added, with these legs; None if there is nothing."""
+    def biography(self, stays: Iterable[_Stay], began: int, is_truncated: bool) -> Biography | None:
+        """Return the biography of all that was added, None if there is nothing. `stays`: all of them, in order."""
         if not self.events:
             return None
+        legs = [stay.leg(began) for stay in stays]
         message_id = next((event.message_id for event in self.events if event.message_id is not None), None)
         is_complete = not is_truncated and _is_complete(self.events, legs)
         uid = next((event.uid for event in self.events if event.uid), 0)
@@ -187,7 +177,7 @@ class BiographyBuilder:
         stay = self._current.get(place)
         if stay is None or (event.kind == schema.ENQUEUED and stay.is_over):
             stay = self._current[place] = _Stay(event)
-            self._stays.append(stay)
+            self.stays.append(stay)
         return stay
 
     def _end_schedule(self, event: Event, stay: _Stay) -> None:
@@ -280,16 +270,16 @@ class _Stay:
         self._outcome = kind_name(schema.ROUTED)
         self.is_over = True
 
-    def broker_began(self, time: int) -> None:
-        """Consumers that had it before this time lost it. If it was durable it waits again, without an event."""
-        lost = [number for number in self._processing if self._spans[number].begin < time]
+    def leg(self, began: int) -> Leg:
+        """Return the leg. Consumers that had the message before the broker `began` lost it.
+
+        If it was durable it waits again, without an event.
+        """
+        lost = [number for number in self._processing if self._spans[number].begin < began]
         for number in lost:
-            self._end(number, time, LOST)
-            del self._processing[number]
+            self._end(number, began, LOST)
         if lost and not self._processing:
             self._outcome = LOST
-
-    def leg(self) -> Leg:
         consumers = tuple(self._consumers)
         return Leg(*self.place, self._uid, self._outcome, self.is_over, self._deliveries, consumers, tuple(self._spans))
 
@@ -330,7 +320,6 @@ class _Stay:
         if event.depth is not None:  # a queue has a depth, and one consumer at a time; a stream has not
             for number in list(self._processing):
                 self._end(number, event.time, LOST)
-                del self._processing[number]
         if event.reason == schema.R_AUTO_ACK:
             self._outcome = kind_name(event.kind)
             self.is_over = not self._processing
@@ -345,15 +334,13 @@ class _Stay:
         number = self._find(event)
         if number is not None:
             self._end(number, event.time, kind_name(event.kind))
-            del self._processing[number]
         self._outcome = PROCESSING if self._processing else kind_name(event.kind)
         self.is_over = not self._processing
 
     def _leave(self, event: Event) -> None:
         self._end_wait(event)
-        for number in self._processing:
+        for number in list(self._processing):
             self._end(number, event.time, kind_name(event.kind))
-        self._processing.clear()
         self._outcome = kind_name(event.kind)
         self.is_over = True
 
@@ -365,6 +352,7 @@ class _Stay:
 
     def _end(self, number: int, time: int, outcome: str, attempt: int | None = None) -> None:
         span = self._spans[number]
+        self._processing.pop(number, None)
         self._spans[number] = replace(span, end=time, outcome=outcome, attempt=span.attempt or attempt)
 
 

@@ -1,29 +1,37 @@
-"""Keeps the index of the event log up to date, and fetches batches through it.
+"""Keeps the index of the event log up to date, and lets answers use it.
 
-Each new batch comes with its index entry; entries are added a few at a time. What is missing (after a crash, or
-when the index was lost) is read from the log again. Readers wait until the index covers all that happened before
-their question.
+Each new batch comes with its index entry; entries are added a few at a time. What is missing (after a crash, or when
+the index was lost) is read from the log again. An answer waits until the index covers all that happened before its
+question.
 
-Owned by the loop, except the index: it belongs to a thread that runs one short step at a time, so neither the loop nor
-the index waits for a long search.
+Owned by the loop, except the index. Its users are threads, one for indexing and some for answers. One of them works at
+a time, and pauses after a short step until the loop has come round: so neither the loop nor the index waits for a long
+search.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from warrenmq.tracing.index import BadIndex, Index
-from warrenmq.tracing.index_entry import IndexEntry, IndexQuery, checksum_of, entry_of_stored
+from warrenmq.events.batch import RowFilter
+from warrenmq.tracing.index import BadIndex, Index, IndexEntry, checksum_of, entry_of_stored
 from warrenmq.tracing.search import TracingUnavailable
+
+if TYPE_CHECKING:
+    from warrenmq.tracing.log import EventLog
 
 log = logging.getLogger("warrenmq.tracing")
 
-# How long readers wait for an index that lags.
+# How long answers wait for an index that lags, or for a batch.
 INDEX_TIMEOUT = 10.0
 # Bytes of the newest batches that are kept: one that was just appended cannot be read from the log at once.
 RECENT_BYTES = 32 * 1024 * 1024
@@ -41,229 +49,203 @@ STOPPED = "the broker is stopping"
 Result = TypeVar("Result")
 
 
-class Stored(Protocol):
-    """One batch in the log."""
-
-    @property
-    def offset(self) -> int: ...
-    @property
-    def data(self) -> bytes: ...
-
-
-class BatchSource(Protocol):
-    """The event log. If it is deleted and declared again, `identity` is another object and offsets begin at 0."""
-
-    @property
-    def identity(self) -> object: ...
-    @property
-    def first_offset(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-
-    async def read(self, offset: int) -> Sequence[Stored]:
-        """Return some batches from this offset (or the oldest one) on, in order; none at the end."""
-
-
 class LogFollower:
-    """`flush` returns when all events so far are in batches."""
+    """`readers` is the number of answers that are made at a time."""
 
-    def __init__(self, source: BatchSource, flush: Callable[[], Awaitable[None]], folder: str | None) -> None:
-        self.source = source
+    def __init__(self, event_log: EventLog, folder: str | None, readers: int) -> None:
+        self.log = event_log
         self.index = Index(folder)
-        self.failure: str | None = None  # why the index does not follow
-        self._flush = flush
-        self._thread: ThreadPoolExecutor | None = None
-        self._is_stopped = False
+        self._threads = ThreadPoolExecutor(readers + 1, "warren-index")
+        self._working = threading.Lock()  # held by the thread that works, which owns the index
         self._task: asyncio.Task[None] | None = None
-        self._progress = asyncio.Condition()
-        self._has_work = asyncio.Event()
+        self._failure: str | None = None  # why the index does not follow
+        self._is_stopped = False
         self._recent = _RecentBatches(None)
-        self._identity: object = None  # of the log that is indexed
-        self._indexed = 0  # everything before this offset
+        self._identity: object = self  # of the log that is indexed; none before the index is loaded
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "warren-index")
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="warren-index")
+        self._loop = asyncio.get_running_loop()
+        self._follow()
 
     async def stop(self) -> None:
         """Write the index and release everybody who waits for it."""
         self._is_stopped = True
-        await self._notify_progress()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-        if self._thread is not None:
-            await self._close_index()
-            self._thread.shutdown(wait=True)
-            self._thread = None
-
-    async def _close_index(self) -> None:
-        try:
-            if self.failure is None and self.source.identity is self._identity:
-                await self._index_recent(self.source.first_offset)
-            await self.run_in_thread(self.index.close)
-        except (OSError, BadIndex) as error:
-            log.warning("the index of the event log is not complete, and will be built again: %s", error)
+            await asyncio.wait([self._task])
+            try:
+                if self._failure is None and self.log.identity is self._identity:
+                    await self._add_recent()
+                await self.run(self.index.close)
+            except (OSError, BadIndex) as error:
+                log.warning("the index of the event log is not complete, and will be built again: %s", error)
+        await asyncio.to_thread(self._threads.shutdown)
 
     def batch_added(self, offset: int, data: bytes, entry: IndexEntry) -> None:
         """The log has appended a batch."""
-        if self._recent.identity is not self.source.identity:
-            self._recent = _RecentBatches(self.source.identity)
+        if self._recent.identity is not self.log.identity:
+            self._recent = _RecentBatches(self.log.identity)
         self._recent.add(offset, data, entry)
-        if offset + 1 - self._indexed >= ENTRIES_PER_STEP:
-            self._has_work.set()
+        if offset + 1 - self.index.next_offset >= ENTRIES_PER_STEP:
+            self._follow()
 
     # -- the index follows -------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
-        try:
-            await self._load()
-            while True:
-                self._has_work.clear()
-                await self._catch_up()
-                await self._has_work.wait()
-        except (OSError, BadIndex) as error:
-            self.failure = f"the index of the event log cannot be kept: {error}"
-            log.warning("%s", self.failure)
-        except Exception as error:
-            # A bug; only searches suffer from it.
-            self.failure = f"internal error in the index of the event log: {error}"
-            log.exception("internal error in the index of the event log")
-        await self._notify_progress()
-
-    async def _load(self) -> None:
-        """Load the index, and clear it if it is that of another log."""
-        self._identity = self.source.identity
-        await self.run_in_thread(self.index.load)
-        newest = await self.run_in_thread(self.index.newest)
-        if newest is not None and not await self._is_in_log(*newest):
-            log.warning("the index of the event log is of another log, and is built again")
-            await self.run_in_thread(self.index.clear)
-        self._indexed = self.index.next_offset
-
-    async def _is_in_log(self, offset: int, checksum: int) -> bool:
-        if offset >= self.source.next_offset:
-            return False
-        if offset < self.source.first_offset:
-            return True  # retention has removed all of it, so it cannot be asked for
-        data = await self.fetch(offset)
-        return data is not None and checksum_of(data) == checksum
+    def _follow(self) -> asyncio.Task[None]:
+        """Return the task that adds to the index what is missing; it ends when there is no more."""
+        if self._task is None or (self._task.done() and self._failure is None and not self._is_stopped):
+            self._task = self._loop.create_task(self._catch_up(), name="warren-index")
+        return self._task
 
     async def _catch_up(self) -> None:
-        while True:
-            if self.source.identity is not self._identity:
-                await self._restart()
-            end = self.source.next_offset
-            await self._index_recent(self.source.first_offset)
-            if self._indexed >= end:
-                await self._notify_progress()
-                return
-            for offset, data in await self._read_next():
-                await self._index_stored(offset, data)
+        try:
+            while True:
+                if self.log.identity is not self._identity:
+                    await self._begin()
+                end = self.log.next_offset
+                await self._add_recent()
+                if self.index.next_offset >= end:
+                    return
+                await self._add_stored()
+        except OSError as error:
+            self._failure = f"the index of the event log cannot be kept: {error}"
+            log.warning("%s", self._failure)
+        except Exception as error:
+            # A bug; only searches suffer from it.
+            self._failure = f"internal error in the index of the event log: {error}"
+            log.exception("internal error in the index of the event log")
 
-    async def _restart(self) -> None:
-        """The log was deleted, and there is another."""
-        self._identity = self.source.identity
-        self._indexed = 0  # before the await: who waits for the new log must not see how far the old one was indexed
-        await self.run_in_thread(self.index.clear)
+    async def _begin(self) -> None:
+        """Load the index, and clear it if it is that of another log, as it is if the log was deleted meanwhile."""
+        identity = self.log.identity
+        is_same = False
+        if self._identity is self:
+            await self.run(self.index.load)
+            newest = await self.run(self.index.newest)
+            is_same = newest is None or await self._is_in_log(*newest)
+            if not is_same:
+                log.warning("the index of the event log is of another log, and is built again")
+        if not is_same:
+            await self.run(self.index.clear)
+        self._identity = identity  # from now on an answer may rely on the index
 
-    async def _read_next(self) -> list[tuple[int, bytes]]:
-        """Return the next batches; an empty one in the place of those that cannot be read."""
-        start = self._indexed
-        data = self._recent.get(start)
-        if data is not None:
-            return [(start, data)]
-        batches = await self._read(start)
-        if batches:
-            return [(batch.offset, batch.data) for batch in batches]
-        return [(self._recent.first_after(start, self.source.next_offset) - 1, b"")]
+    async def _is_in_log(self, offset: int, checksum: int) -> bool:
+        if offset >= self.log.next_offset:
+            return False
+        if offset < self.log.first_offset:
+            return True  # retention has removed all of it, so it cannot be asked for
+        data = (await self._read(offset)).get(offset)
+        return data is not None and checksum_of(data) == checksum
 
-    async def _read(self, offset: int) -> Sequence[Stored]:
-        """Read from the log; wait a while for a batch that is still being written."""
-        for _ in range(READ_ATTEMPTS):
-            batches = await self.source.read(offset)
-            if batches or offset >= self.source.next_offset:
-                return batches
-            await asyncio.sleep(READ_INTERVAL)
-        return []
-
-    async def _index_stored(self, offset: int, data: bytes) -> None:
-        after = self._indexed
-        self._indexed = await self.run_in_thread(lambda: self.index.add(entry_of_stored(offset, data), after))
-        await self._notify_progress()
-
-    async def _index_recent(self, first: int) -> None:
+    async def _add_recent(self) -> None:
         """In one step: forget what the log no longer has, and add the entries that wait."""
-        entries = self._recent.entries_from(max(self._indexed, first))
+        first, after = self.log.first_offset, self.index.next_offset
+        entries = self._recent.entries_from(max(after, first))
 
-        def add_all() -> int:
-            end = self.index.forget_before(first)
+        def add() -> None:
+            end = max(after, first)
+            self.index.forget_before(first)
             for entry in entries:
                 end = self.index.add(entry, end)
-            return end
 
-        self._indexed = await self.run_in_thread(add_all)
-        self._recent.forget_entries(self._indexed)
+        await self.run(add)
+        self._recent.forget_entries(self.index.next_offset)
 
-    async def _notify_progress(self) -> None:
-        async with self._progress:
-            self._progress.notify_all()
+    async def _add_stored(self) -> None:
+        """Add the next batches as they are in the log; an empty one in the place of those that cannot be read."""
+        after = self.index.next_offset
+        batches = await self._read(after) or {self._recent.first_after(after, self.log.next_offset) - 1: b""}
+        for offset, data in batches.items():
+            after = await self.run(partial(self._add_batch, offset, data, after))
+            if after <= offset:
+                return  # the index was damaged, and is empty now
 
-    # -- for readers -------------------------------------------------------------------------------------------------
+    def _add_batch(self, offset: int, data: bytes, after: int) -> int:
+        return self.index.add(entry_of_stored(offset, data), after)
+
+    async def _read(self, offset: int) -> Mapping[int, bytes]:
+        """Read some batches from this offset on; wait a while for one that is still being written."""
+        data = self._recent.get(offset)
+        if data is not None:
+            return {offset: data}
+        for _ in range(READ_ATTEMPTS):
+            batches = await self.log.read(offset)
+            if batches or offset >= self.log.next_offset:
+                return batches
+            await asyncio.sleep(READ_INTERVAL)
+        return {}
+
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     async def wait_until_indexed(self) -> None:
         """Return when the index has all that happened until now. Raises TracingUnavailable."""
         try:
             async with asyncio.timeout(INDEX_TIMEOUT):
-                await self._flush()
-                self._has_work.set()
-                target = self.source.next_offset
-                async with self._progress:
-                    await self._progress.wait_for(lambda: self._has_reached(target))
+                await self.log.flush()
+                target = self.log.next_offset
+                while not self._has_reached(target):
+                    await asyncio.wait([self._follow()])
         except TimeoutError:
-            lag = f"it has {self._indexed} of {self.source.next_offset} batches"
+            lag = f"it has {self.index.next_offset} of {self.log.next_offset} batches"
             raise TracingUnavailable(f"the index of the event log is being built: {lag}") from None
         if self._is_stopped:
             raise TracingUnavailable(STOPPED)
-        if self.failure is not None:
-            raise TracingUnavailable(self.failure)
+        if self._failure is not None:
+            raise TracingUnavailable(self._failure)
 
     def _has_reached(self, target: int) -> bool:
-        if self.failure is not None or self._is_stopped:
+        if self._failure is not None or self._is_stopped:
             return True
-        is_same = self._identity is self.source.identity
-        return is_same and self._indexed >= min(target, self.source.next_offset)
+        is_same = self._identity is self.log.identity
+        return is_same and self.index.next_offset >= min(target, self.log.next_offset)
 
-    async def find(self, keys: Iterable[int]) -> list[int]:
-        """Return the offsets of batches with one of these keys, in order. BadIndex: it is being rebuilt, ask again."""
-        wanted = list(keys)
-        first = self.source.first_offset
-        return [offset for offset in await self.run_in_thread(lambda: self.index.find(wanted)) if offset >= first]
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Do this in a thread, which owns the index meanwhile."""
 
-    async def candidates(self, query: IndexQuery, below: int) -> tuple[list[int], int]:
-        """As `Index.candidates`."""
-        first = self.source.first_offset
-        offsets, below = await self.run_in_thread(lambda: self.index.candidates(query, below))
-        return [offset for offset in offsets if offset >= first], below if below > first else 0
+        def run() -> Result:
+            with self._working:
+                return work()
 
-    async def fetch(self, offset: int) -> bytes | None:
-        """Return the bytes of a batch; None if it is no longer kept."""
-        data = self._recent.get(offset)
-        if data is not None:
-            return data
-        return next((batch.data for batch in await self._read(offset) if batch.offset == offset), None)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
-    async def run_in_thread(self, step: Callable[[], Result]) -> Result:
-        if self._thread is None:
+    def pause(self) -> None:
+        """In a thread: let others work until the loop has come round. TracingUnavailable: the broker is stopping."""
+        has_come_round = threading.Event()
+        self._loop.call_soon_threadsafe(has_come_round.set)
+        with self._others_work():
+            has_come_round.wait()
+        if self._is_stopped:
             raise TracingUnavailable(STOPPED)
+
+    def fetch(self, offset: int) -> bytes | None:
+        """In a thread: return the bytes of a batch; None if it is no longer kept."""
+        data = self._recent.get(offset)
+        if data is None:
+            reading = asyncio.run_coroutine_threadsafe(self._read(offset), self._loop)
+            with self._others_work():
+                data = reading.result(INDEX_TIMEOUT).get(offset)
+        return data
+
+    @contextmanager
+    def _others_work(self) -> Iterator[None]:
+        self._working.release()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, step)
-        except BadIndex:
-            self._indexed = self.index.next_offset
-            raise
+            yield
+        finally:
+            self._working.acquire()
+
+    def find(self, keys: Sequence[int]) -> list[int]:
+        """In a thread: return the offsets of batches with one of these keys, in order."""
+        first = self.log.first_offset
+        return [offset for offset in self.index.find(keys) if offset >= first]
+
+    def candidates(self, wanted: RowFilter, below: int) -> tuple[list[int], int]:
+        """In a thread: as `Index.candidates`."""
+        first = self.log.first_offset
+        offsets, below = self.index.candidates(wanted, below)
+        return [offset for offset in offsets if offset >= first], below if below > first else 0
 
 
 class _RecentBatches:
@@ -278,7 +260,7 @@ class _RecentBatches:
 
     def add(self, offset: int, data: bytes, entry: IndexEntry) -> None:
         if self._keys < MAX_WAITING_KEYS:
-            self._entries[offset] = entry.at(offset)
+            self._entries[offset] = replace(entry, offset=offset)
             self._keys += KEYS_PER_ENTRY + len(entry.keys)
         self._batches[offset] = data
         self._bytes += len(data)

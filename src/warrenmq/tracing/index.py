@@ -17,16 +17,24 @@ import os
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 from crc32c import crc32c
 
+from warrenmq.events import schema
+from warrenmq.events.batch import RowFilter
+from warrenmq.events.codec import decode
+from warrenmq.events.columns import ColumnWriter
+from warrenmq.events.errors import BadEvents
+from warrenmq.events.ids import uid_key
+from warrenmq.events.rows import Rows
 from warrenmq.journal.files import MODE, Files
-from warrenmq.tracing.index_entry import IndexEntry, IndexQuery
-from warrenmq.tracing.keys import sort_keys
+from warrenmq.tracing.keys import keys_of, keys_of_uids, sort_keys
 
 log = logging.getLogger("warrenmq.tracing")
 
@@ -39,6 +47,13 @@ RUN_BYTES = 512 * 1024 * 1024
 # If the disk is full, writing is tried again after that many more batches.
 RETRY_BATCHES = 256
 
+QUEUE = "q"  # prefix of a queue's name
+EXCHANGE = "e"
+# Each message that names its source has an event of this kind, and few messages do.
+MADE_FROM_ANOTHER = RowFilter(kinds=frozenset({schema.REPUBLISHED}))
+
+_CHECKSUM_BYTES = 16 * 1024  # of a batch: its names and times come first
+_HIGHEST_BIT = 63
 _PAGE_KEYS = 1350  # a row that fills a database page of 16 KiB
 _KEY_SIZE = 12  # the hash, and the batch: its offset from the first of the run
 _SCHEMA = f"""
@@ -72,6 +87,66 @@ class BadIndex(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class IndexEntry:
+    offset: int
+    first_time: int
+    last_time: int
+    kinds: int  # a bit for each
+    checksum: int  # identifies the batch
+    size: int  # of the batch in bytes
+    names: frozenset[str]  # queues and exchanges, prefixed with QUEUE or EXCHANGE
+    keys: array[int]  # sorted
+
+
+def kinds_mask(kinds: Iterable[int]) -> int:
+    """Return a bit for each kind; those of far later versions share the last one."""
+    return reduce(or_, [1 << min(kind, _HIGHEST_BIT) for kind in kinds], 0)
+
+
+def checksum_of(data: bytes) -> int:
+    """Identify a batch by its first bytes."""
+    return crc32c(data[:_CHECKSUM_BYTES])
+
+
+def entry_of(data: bytes, is_trusted: bool = False) -> IndexEntry:
+    """Make the entry of a batch, at offset 0. `is_trusted`: see `decode`. Raises BadEvents."""
+    batch = decode(data, is_trusted)
+    kinds = batch.used_kinds()
+    keys = keys_of(batch)
+    if schema.REPUBLISHED in kinds:
+        made = batch.events(batch.select(MADE_FROM_ANOTHER))
+        sources = [uid_key(event.source_uid) for event in made if event.source_uid is not None]
+        keys = array("Q", sorted({*keys, *sources}))
+    names = _prefixed(batch.used_names("queue"), batch.used_names("exchange"))
+    return IndexEntry(0, *batch.time_range(), kinds_mask(kinds), checksum_of(data), len(data), names, keys)
+
+
+def entry_of_written(rows: Rows, writer: ColumnWriter, data: bytes) -> IndexEntry:
+    """Make the same entry from the rows that `writer` just encoded, without decoding where possible."""
+    if rows.has_message_ids:
+        return entry_of(data, is_trusted=True)
+    keys = keys_of_uids(data, writer.uids_offset(), rows.count)
+    times, kinds = (rows.first_time, rows.last_time), kinds_mask(writer.used_kinds())
+    names = _prefixed(writer.used_names("queue"), writer.used_names("exchange"))
+    return IndexEntry(0, *times, kinds, checksum_of(data), len(data), names, keys)
+
+
+def entry_of_stored(offset: int, data: bytes) -> IndexEntry:
+    """Make the entry of a batch read from the log; an unreadable batch gets one without keys and names."""
+    try:
+        return replace(entry_of(data), offset=offset)
+    except BadEvents as error:
+        log.warning("batch %d of the event log is not indexed, as it cannot be read: %s", offset, error)
+        return IndexEntry(offset, 0, 0, 0, checksum_of(data), len(data), frozenset(), array("Q"))
+
+
+def _prefixed(queues: Iterable[str | None], exchanges: Iterable[str | None]) -> frozenset[str]:
+    """Return the names that are not None, as the index has them."""
+    places = (QUEUE, queues), (EXCHANGE, exchanges)
+    return frozenset(prefix + name for prefix, names in places for name in names if name is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
     """Batches that were written together: offsets from `first` to before `end`."""
 
@@ -100,8 +175,6 @@ class Index:
         self._database = sqlite3.connect(":memory:", check_same_thread=False)  # until it is loaded
         self._runs: list[_Run] = []  # in order
         self._open: list[IndexEntry] = []  # after them
-        self._open_keys = 0
-        self._open_bytes = 0
         self._retry_at = 0  # number of open batches from which a run is written
         self.next_offset = 0
 
@@ -132,7 +205,7 @@ class Index:
             self._runs.append(_Run(first, end, first_time, last_time, kinds & _ALL_BITS, keys))
             self.next_offset = self._runs[-1].end
             if is_open:
-                self._set_open(self._read_open(self._runs.pop().first))
+                self._open = self._read_open(self._runs.pop().first)
 
     def _read_open(self, run: int) -> list[IndexEntry]:
         """Return the entries of a run that was not full when the broker stopped."""
@@ -152,9 +225,10 @@ class Index:
         """Return offset and checksum of the last batch: another log has another batch there."""
         if self._open:
             return self._open[-1].offset, self._open[-1].checksum
-        with self._checked():
+        found: tuple[int, int] | None = None
+        with suppress(BadIndex), self._checked():
             rows = self._database.execute("SELECT offset, checksum FROM batches ORDER BY offset DESC LIMIT 1")
-            found: tuple[int, int] | None = rows.fetchone()
+            found = rows.fetchone()
         return found
 
     def clear(self) -> None:
@@ -164,7 +238,7 @@ class Index:
             for name in (FILE_NAME, FILE_NAME + "-journal"):
                 self._folder.joinpath(name).unlink(missing_ok=True)
         self._runs = []
-        self._set_open([])
+        self._open = []
         self.next_offset = 0
         self._open_database()
 
@@ -193,13 +267,11 @@ class Index:
         """Add a batch, unless `next_offset` is no longer `after`. Return the new `next_offset`."""
         if after == self.next_offset and entry.offset >= after:
             self._open.append(entry)
-            self._open_keys += len(entry.keys)
-            self._open_bytes += entry.size
             self.next_offset = entry.offset + 1
             is_full = (
-                self._open_keys >= self._run_keys
-                or len(self._open) >= self._run_batches
-                or self._open_bytes >= self._run_bytes
+                len(self._open) >= self._run_batches
+                or self._open_keys >= self._run_keys
+                or sum(entry.size for entry in self._open) >= self._run_bytes
             )
             if is_full and len(self._open) >= self._retry_at:
                 self._write_run()
@@ -208,15 +280,13 @@ class Index:
     def forget_before(self, offset: int) -> int:
         """The log keeps no batch before this offset. Return the new `next_offset`."""
         self._runs = [run for run in self._runs if run.end > offset]  # the next write deletes their rows
-        if self._open and self._open[0].offset < offset:
-            self._set_open([entry for entry in self._open if entry.offset >= offset])
+        self._open = [entry for entry in self._open if entry.offset >= offset]
         self.next_offset = max(self.next_offset, offset)
         return self.next_offset
 
-    def _set_open(self, entries: list[IndexEntry]) -> None:
-        self._open = entries
-        self._open_keys = sum(len(entry.keys) for entry in entries)
-        self._open_bytes = sum(entry.size for entry in entries)
+    @property
+    def _open_keys(self) -> int:
+        return sum(len(entry.keys) for entry in self._open)
 
     def _write_run(self) -> None:
         """Write the open batches; if the disk is full they stay in memory."""
@@ -229,16 +299,14 @@ class Index:
         except BadIndex:
             return  # the caller sees it by `next_offset`
         else:
-            self._set_open([])
+            self._open = []
             self._retry_at = 0
 
     def _write_open(self, is_full: bool) -> _Run:
         """Write the open batches as a run, with their keys in pages if it is full, else with each batch."""
         entries, first = self._open, self._open[0].offset
-        kinds = 0
-        for entry in entries:
-            kinds |= entry.kinds
         times = min(entry.first_time for entry in entries), max(entry.last_time for entry in entries)
+        kinds = reduce(or_, [entry.kinds for entry in entries])
         run = _Run(first, entries[-1].offset + 1, *times, kinds, self._open_keys)
         with self._database as database:
             kept_from = self._runs[0].first if self._runs else first
@@ -246,7 +314,7 @@ class Index:
                 database.execute(f"DELETE FROM {table} WHERE {column} < ? OR {column} >= ?", (kept_from, first))
             row = run.first, run.end, *times, _signed(kinds), run.keys, not is_full
             database.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            rows = ((*_batch_row(entry), None if is_full else entry.keys.tobytes()) for entry in entries)
+            rows = [_batch_row(entry, with_keys=not is_full) for entry in entries]
             database.executemany("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             database.executemany("INSERT INTO names VALUES (?, ?, ?)", _name_rows(entries))
             if is_full:
@@ -279,35 +347,42 @@ class Index:
             if high < count:
                 return
 
-    def candidates(self, query: IndexQuery, below: int) -> tuple[list[int], int]:
-        """Return some offsets below this one of batches that may match, the last first, and where to go on.
+    def candidates(self, wanted: RowFilter, below: int) -> tuple[list[int], int]:
+        """Return some offsets below this one of batches that may have such rows, the last first, and where to go on.
 
-        That is 0 when there are no more. BadIndex as in `find`.
+        That is 0 when there are no more. Of the filter only times, kinds, queue and exchange are used. BadIndex as in
+        `find`.
         """
+        wanted_kinds = _ALL_BITS if wanted.kinds is None else kinds_mask(wanted.kinds)
+        names = _prefixed([wanted.queue], [wanted.exchange])
+
+        def overlaps(first_time: int, last_time: int, kinds: int) -> bool:
+            is_before = wanted.time_from is not None and last_time < wanted.time_from
+            is_after = wanted.time_to is not None and first_time >= wanted.time_to
+            return not is_before and not is_after and kinds & wanted_kinds != 0
+
         if self._open and self._open[0].offset < below:
-            entries = [entry for entry in reversed(self._open) if entry.offset < below]
-            return [entry.offset for entry in entries if _may_match(entry, query)], self._open[0].offset
+            entries = [entry for entry in reversed(self._open) if entry.offset < below and names <= entry.names]
+            found = [each.offset for each in entries if overlaps(each.first_time, each.last_time, each.kinds)]
+            return found, self._open[0].offset
         run = next((run for run in reversed(self._runs) if run.first < below), None)
         if run is None:
             return [], 0
+        if not overlaps(run.first_time, run.last_time, run.kinds):
+            return [], run.first
         with self._checked():
-            return self._candidates_in_run(run, query, below), run.first
-
-    def _candidates_in_run(self, run: _Run, query: IndexQuery, below: int) -> list[int]:
-        if not query.overlaps(run.first_time, run.last_time, run.kinds):
-            return []
-        rows = self._database.execute(
-            "SELECT offset, first_time, last_time, kinds FROM batches WHERE offset >= ? AND offset < ? "
-            "ORDER BY offset DESC",
-            (run.first, min(run.end, below)),
-        )
-        found = [at for at, begin, end, kinds in rows if query.overlaps(begin, end, kinds & _ALL_BITS)]
-        for name in query.names:
-            key = run.first, name.encode("utf-8", "surrogatepass")
-            row = self._database.execute("SELECT batches FROM names WHERE run = ? AND name = ?", key).fetchone()
-            numbers = set(array("I", row[0])) if row else ()
-            found = [offset for offset in found if offset - run.first in numbers]
-        return found
+            rows = self._database.execute(
+                "SELECT offset, first_time, last_time, kinds FROM batches WHERE offset >= ? AND offset < ? "
+                "ORDER BY offset DESC",
+                (run.first, min(run.end, below)),
+            )
+            found = [offset for offset, *about in rows if overlaps(*about)]
+            for name in names:
+                key = run.first, name.encode("utf-8", "surrogatepass")
+                row = self._database.execute("SELECT batches FROM names WHERE run = ? AND name = ?", key).fetchone()
+                numbers = set(array("I", row[0])) if row else ()
+                found = [offset for offset in found if offset - run.first in numbers]
+        return found, run.first
 
     def figures(self) -> dict[str, int]:
         """Return sizes, for people and benchmarks."""
@@ -324,8 +399,9 @@ def _make_private(path: Path) -> str:
     return str(path)
 
 
-def _batch_row(entry: IndexEntry) -> tuple[int, ...]:
-    return entry.offset, entry.first_time, entry.last_time, _signed(entry.kinds), entry.checksum, entry.size
+def _batch_row(entry: IndexEntry, with_keys: bool) -> tuple[int | bytes | None, ...]:
+    keys = entry.keys.tobytes() if with_keys else None
+    return entry.offset, entry.first_time, entry.last_time, _signed(entry.kinds), entry.checksum, entry.size, keys
 
 
 def _name_rows(entries: Sequence[IndexEntry]) -> Iterator[tuple[int, bytes, bytes]]:
@@ -355,10 +431,6 @@ def _page_rows(entries: Sequence[IndexEntry]) -> Iterator[tuple[int, int, int, b
 def _has(entry: IndexEntry, key: int) -> bool:
     at = bisect_left(entry.keys, key)
     return at < len(entry.keys) and entry.keys[at] == key
-
-
-def _may_match(entry: IndexEntry, query: IndexQuery) -> bool:
-    return query.overlaps(entry.first_time, entry.last_time, entry.kinds) and query.names <= entry.names
 
 
 def _ordered(key: int) -> int:

@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from warrenmq.core.broker import DEFAULT_VHOST, Broker
@@ -34,11 +34,11 @@ from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import BasicProperties, content_header
-from warrenmq.tracing.index_entry import entry_of_written
+from warrenmq.tracing.index import entry_of_written
 
 if TYPE_CHECKING:
     from warrenmq.core.message import Message
-    from warrenmq.tracing.index_entry import IndexEntry
+    from warrenmq.tracing.index import IndexEntry
     from warrenmq.tracing.recorder import Recorder
 
 log = logging.getLogger("warrenmq.tracing")
@@ -75,32 +75,14 @@ class EventLogOptions:
         return found
 
 
+@dataclass(frozen=True, slots=True)
 class PendingBatch:
-    """Rows with numbers from `first` to `last`; once encoded, with `data` and `entry`, or a `failure`."""
+    """Rows with numbers from `first` to `last`, which are being encoded; `flushes` wait for them."""
 
-    __slots__ = ("data", "entry", "failure", "first", "last", "rows", "size")
-
-    def __init__(self, rows: Rows, first: int, last: int) -> None:
-        self.rows = rows
-        self.first = first
-        self.last = last
-        self.size = rows.size
-        self.data: bytes | None = None
-        self.entry: IndexEntry | None = None
-        self.failure: str | None = None
-
-    def encode(self, writer: ColumnWriter) -> None:
-        """Runs in the thread. The index entry is made here, while the batch is in the processor's cache."""
-        try:
-            data = encode(self.rows, writer)
-            self.entry = entry_of_written(self.rows, writer, data)
-            self.data = data
-        except (BadEvents, MemoryError, OverflowError) as error:
-            self.failure = f"events cannot be encoded: {error}"
-        except Exception as error:
-            # A bug; it costs these events and nothing else.
-            log.exception("internal error while encoding events")
-            self.failure = f"internal error: {error}"
+    rows: Rows
+    first: int
+    last: int
+    flushes: list[asyncio.Future[None]] = field(default_factory=list)
 
 
 class EventLog:
@@ -121,7 +103,6 @@ class EventLog:
         self._timer: asyncio.TimerHandle | None = None
         self._is_overloaded = False
         self._warned_at = -WARNING_INTERVAL
-        self._flushes: deque[tuple[PendingBatch, asyncio.Future[None]]] = deque()  # each waits for that batch
         self.waiting_bytes = 0  # of rows and batches that are not written yet
         self.waiting_rows = 0
         self.kept = 0  # rows, since the start
@@ -145,7 +126,7 @@ class EventLog:
         self._recorder.hand_over()
         if self._pending:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._flushes.append((self._pending[-1], done))
+            self._pending[-1].flushes.append(done)
             await done
 
     async def stop(self) -> None:
@@ -184,13 +165,27 @@ class EventLog:
         pending = PendingBatch(rows, first, last)
         self._pending.append(pending)
         self.waiting_rows += rows.count
-        self._add_waiting(pending.size)
+        self._add_waiting(rows.size)
         if self._thread is None or self._loop is None:
-            pending.encode(self._writer)
-            self._encoded(pending)
+            self._encoded(pending, self._encode(rows))
         else:
-            job = self._loop.run_in_executor(self._thread, pending.encode, self._writer)
-            job.add_done_callback(lambda _: self._encoded(pending))
+            job = self._loop.run_in_executor(self._thread, self._encode, rows)
+            job.add_done_callback(lambda job: self._encoded(pending, job.result()))
+
+    def _encode(self, rows: Rows) -> tuple[bytes, IndexEntry] | str:
+        """Runs in the thread. Return the batch and its index entry, or why there is none.
+
+        The entry is made here, while the batch is in the processor's cache.
+        """
+        try:
+            data = encode(rows, self._writer)
+            return data, entry_of_written(rows, self._writer, data)
+        except (BadEvents, MemoryError, OverflowError) as error:
+            return f"events cannot be encoded: {error}"
+        except Exception as error:
+            # A bug; it costs these events and nothing else.
+            log.exception("internal error while encoding events")
+            return f"internal error: {error}"
 
     def _add_waiting(self, size: int) -> None:
         self.waiting_bytes += size
@@ -201,25 +196,23 @@ class EventLog:
 
     # -- batches go out ----------------------------------------------------------------------------------------------
 
-    def _encoded(self, pending: PendingBatch) -> None:
+    def _encoded(self, pending: PendingBatch, encoded: tuple[bytes, IndexEntry] | str) -> None:
         assert pending is self._pending[0]
         self._pending.popleft()
         self.waiting_rows -= pending.rows.count
-        self._add_waiting(-pending.size)
-        failure = self._append(pending) if self.is_keeping else NO_DISK
+        self._add_waiting(-pending.rows.size)
+        failure: str | None = NO_DISK
+        if self.is_keeping:
+            failure = encoded if isinstance(encoded, str) else self._append(pending, *encoded)
         if failure is not None:
             self._drop(pending.rows.count, pending.last, failure)
         self._recorder.rows.recycle(pending.rows)
-        while self._flushes and self._flushes[0][0] is pending:
-            done = self._flushes.popleft()[1]
+        for done in pending.flushes:
             if not done.done():
                 done.set_result(None)
 
-    def _append(self, pending: PendingBatch) -> str | None:
+    def _append(self, pending: PendingBatch, data: bytes, entry: IndexEntry) -> str | None:
         """Append the batch to the stream; return why that is not possible."""
-        data, entry = pending.data, pending.entry
-        if data is None or entry is None:
-            return pending.failure
         try:
             stream = self._find_or_declare()
         except BrokerError as refusal:
@@ -269,8 +262,36 @@ class EventLog:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def reader(self) -> EventReader:
-        return EventReader(self._broker)
+    @property
+    def identity(self) -> Stream | None:
+        """The stream. If it is deleted and declared again, this is another object and offsets begin at 0."""
+        return self._broker.stream(schema.STREAM_NAME)
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the oldest batch."""
+        stream = self.identity
+        return 0 if stream is None else stream.first_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next batch."""
+        stream = self.identity
+        return 0 if stream is None else stream.next_position
+
+    async def read(self, offset: int) -> dict[int, bytes]:
+        """Return some batches by their offsets, from this one (or the oldest one) on, in order.
+
+        Empty at the end, and while the batch at this offset is still being written. Clients may have published anything
+        there.
+        """
+        stream = self.identity
+        if stream is None:
+            return {}
+        page: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
+        stream.read(offset, lambda *found: None if page.done() else page.set_result(found))
+        first, messages = await page
+        return {first + number: message.body for number, message in enumerate(messages)}
 
     def state(self) -> dict[str, Any]:
         """Return figures for people."""
@@ -337,48 +358,3 @@ def _header_of(pending: PendingBatch, data: bytes) -> bytes:
     }
     properties = BasicProperties(content_type=schema.CONTENT_TYPE, headers=headers, delivery_mode=2)
     return content_header(len(data), properties)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """A message of the stream; clients may have published anything there."""
-
-    offset: int
-    data: bytes
-
-
-class EventReader:
-    """Reads the event log inside the broker, without a consumer; called on the loop.
-
-    If the stream is deleted and declared again, `identity` is another object and offsets begin at 0.
-    """
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    @property
-    def identity(self) -> Stream | None:
-        return self._broker.stream(schema.STREAM_NAME)
-
-    @property
-    def first_offset(self) -> int:
-        """The offset of the oldest batch."""
-        return 0 if self.identity is None else self.identity.first_offset
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next batch."""
-        return 0 if self.identity is None else self.identity.next_position
-
-    async def read(self, offset: int) -> list[StoredBatch]:
-        """Return some batches from this offset (or the oldest one) on, in order.
-
-        Empty at the end, and while the batch at this offset is still being written.
-        """
-        stream = self.identity
-        if stream is None:
-            return []
-        page: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
-        stream.read(offset, lambda *found: None if page.done() else page.set_result(found))
-        first, messages = await page
-        return [StoredBatch(first + number, message.body) for number, message in enumerate(messages)]

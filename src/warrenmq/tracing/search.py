@@ -10,15 +10,13 @@ Pure: reader.py reads.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from warrenmq.events.batch import EventBatch, RowFilter
+from warrenmq.events.batch import RowFilter
 from warrenmq.events.ids import CORRELATION_ID_KEY, TRACE_ID_KEY, key_hash
 from warrenmq.events.schema import Event
-from warrenmq.tracing.index_entry import EXCHANGE, QUEUE, IndexQuery
 
 
 class TracingUnavailable(OSError):
@@ -111,47 +109,28 @@ def parse_cursor(text: str, next_offset: int) -> Cursor:
     return Cursor(top, EventPosition(offset, row))
 
 
-def index_query(query: TraceQuery) -> IndexQuery:
-    """Return the part of the query that the index can answer."""
-    names = [prefix + name for prefix, name in ((QUEUE, query.queue), (EXCHANGE, query.exchange)) if name is not None]
-    return IndexQuery(query.start, query.end, query.kind, frozenset(names))
-
-
 def query_keys(query: TraceQuery) -> list[int]:
     """Return the index keys that each matching event has."""
     spaces = ((CORRELATION_ID_KEY, query.correlation_id), (TRACE_ID_KEY, query.trace_id))
     return [key_hash(space, text.encode("utf-8", "replace")) for space, text in spaces if text is not None]
 
 
-def matching_rows(
-    batch: EventBatch, query: TraceQuery, before: int | None = None, uids: frozenset[int] | None = None
-) -> list[int]:
-    """Return the matching rows in order, only those before a row and of these messages."""
-    rows = _select(batch, query, uids)
-    return rows if before is None else rows[: bisect_left(rows, before)]
-
-
-def _select(batch: EventBatch, query: TraceQuery, uids: frozenset[int] | None) -> list[int]:
-    vhosts = [query.vhost] if query.vhosts is None else sorted(query.vhosts)
-    if query.vhosts is not None and query.vhost is not None:
-        vhosts = [query.vhost] if query.vhost in query.vhosts else []
-    kinds = None if query.kind is None else frozenset({query.kind})
-    rows: list[int] = []
-    for vhost in vhosts:
-        selection = RowFilter(
-            time_from=query.start,
-            time_to=query.end,
-            kinds=kinds,
-            uids=uids,
-            correlation_id=query.correlation_id,
-            trace_id=query.trace_id,
-            vhost=vhost,
-            exchange=query.exchange,
-            routing_key=query.routing_key,
-            queue=query.queue,
-        )
-        rows += batch.select(selection)
-    return sorted(rows) if len(vhosts) > 1 else rows
+def row_filters(query: TraceQuery) -> list[RowFilter]:
+    """Return a filter for each virtual host in which messages may match."""
+    vhosts = [query.vhost]
+    if query.vhosts is not None:
+        vhosts = [name for name in sorted(query.vhosts) if query.vhost in (None, name)]
+    wanted = RowFilter(
+        time_from=query.start,
+        time_to=query.end,
+        kinds=None if query.kind is None else frozenset({query.kind}),
+        correlation_id=query.correlation_id,
+        trace_id=query.trace_id,
+        exchange=query.exchange,
+        routing_key=query.routing_key,
+        queue=query.queue,
+    )
+    return [replace(wanted, vhost=vhost) for vhost in vhosts]
 
 
 def summarize(events: Sequence[Event]) -> TraceSummary:

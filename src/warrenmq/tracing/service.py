@@ -61,7 +61,7 @@ class Tracing:
         self.rules = RuleBook(broker, self._options.rules)
         self.firehose = Firehose(broker)
         self.log = EventLog(broker, self.recorder, self._options.log)
-        self.traces = Traces(self.log.reader(), self.log.flush, self._options.index_folder)
+        self.traces = Traces(self.log, self._options.index_folder)
         stream = broker.stream(schema.STREAM_NAME)
         last_batched = self._recover(stream)
         # New uids come after those in the log, even if the clock was set back.
