@@ -24,7 +24,6 @@ cdef int _AUTO_ACK
 cdef int _MAX_SHORT_ATTEMPTS
 cdef int _MESSAGE_ID_KEY
 cdef unsigned long long _ALL_BITS
-cdef unsigned long long _MULTIPLIER
 cdef double _RANDOM_RANGE
 cdef long long _MAX_SKIP
 
@@ -49,7 +48,7 @@ cdef class Recorder(EventSink):
     cdef readonly long long version
     cdef readonly CommitLog commit_log
     cdef UidClock _uids
-    cdef unsigned long long _random_state
+    cdef object _random
     cdef bint _is_tapping
     cdef long long _durable_work
     cdef long long _logged
@@ -75,45 +74,34 @@ cdef class Recorder(EventSink):
     cdef bint _is_sampled_by_header(self, Plan plan, list rules, bytes header) except -1
     @cython.locals(random=double, skip=double)
     cdef long long _draw_skip(self, Plan plan) except -1
-    @cython.locals(state="unsigned long long")
-    cdef unsigned long long _random_bits(self) noexcept
     @cython.locals(publisher=Channel)
     cpdef message_event(self, int kind, Message message, object channel, int reason)
-    @cython.locals(rows=Rows, context=Py_ssize_t)
-    cdef Py_ssize_t _publisher_context(self, bytes address, Channel publisher) except -1
-    cdef _put(
-        self, int kind, int reason, Py_ssize_t context, long long now, Message message, long long depth, int attempt
-    )
-    @cython.locals(target=Queue, now="long long", rows=Rows, address=bytes, context=Py_ssize_t)
+    @cython.locals(target=Queue, context=Py_ssize_t)
     cpdef enqueued(self, Message message, object queue, long long depth)
     @cython.locals(now="long long")
     cpdef advance_clock(self)
-    @cython.locals(rows=Rows)
-    cdef bint _continues_row(self, long long now, Message message) except -1
-    @cython.locals(
-        target=Queue, message=Message, address=bytes, cache_key=object, context=Py_ssize_t
-    )
+    @cython.locals(target=Queue, message=Message, context=Py_ssize_t, depth="long long")
     cpdef queue_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
     cpdef detailed_event(
         self, int kind, QueuedMessage entry, object queue, object who, int reason, long long due_ms, long long retry_max,
         bytes note,
     )
-    @cython.locals(target=Queue, rows=Rows, context=Py_ssize_t, now="long long")
+    @cython.locals(target=Queue, context=Py_ssize_t, enqueue_context=Py_ssize_t, now="long long")
     cpdef direct_delivery(self, Message message, object queue, object consumer)
-    @cython.locals(depth="long long", now="long long")
-    cdef _put_queue_row(self, int kind, int reason, Py_ssize_t context, Message message, Queue target, int attempts)
-    @cython.locals(
-        rows=Rows, tag=str, connection=str, number=int, receiver=object, consumer=Consumer, channel=Channel,
-        context=Py_ssize_t, before=Py_ssize_t,
+    cdef _put(
+        self, int kind, int reason, Py_ssize_t context, long long now, Message message, long long depth, int attempt
     )
-    cdef Py_ssize_t _queue_context(
-        self, bytes address, Queue target, object holder, object who, object cache_key
-    ) except -1
+    cdef bint _continues_row(self, long long now, Message message) except -1
+    @cython.locals(rows=Rows, context=Py_ssize_t)
+    cdef Py_ssize_t _publisher_context(self, bytes address, Channel publisher) except -1
+    @cython.locals(context=Py_ssize_t, before=Py_ssize_t)
+    cdef Py_ssize_t _queue_context(self, bytes address, Queue target, object holder, object who) except -1
+    @cython.locals(consumer=Consumer, channel=Channel, tag=str, connection=str, number=int)
+    cdef Py_ssize_t _make_queue_context(self, bytes address, Queue target, object holder, object who) except -1
     @cython.locals(now="long long")
     cdef long long _read_clock(self) except? -1
     cpdef firehose_delivery(self, QueuedMessage entry, object queue, object who)
     cpdef resource_event(self, int kind, str vhost, dict fields)
-    @cython.locals(rows=Rows)
     cpdef end_turn(self)
     cpdef end_epoch(self)
     cpdef hand_over(self)

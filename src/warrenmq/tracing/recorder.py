@@ -10,8 +10,9 @@ messages have their events after a crash.
 Owned by the loop thread. Compiled when the package is built (recorder.pxd).
 """
 
-import secrets
 import time
+from math import log
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -20,10 +21,7 @@ except ImportError:
     from warrenmq.events.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.libc.math import log
     from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime
-else:
-    from math import log
 
 from warrenmq.core.channel import Channel
 from warrenmq.core.classic_queue import ClassicQueue
@@ -61,7 +59,6 @@ _MAX_SHORT_ATTEMPTS = 255
 _MESSAGE_ID_KEY = MESSAGE_ID_KEY
 _ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
 _EVENT_LOG = schema.STREAM_NAME  # not traced itself
-_MULTIPLIER = 0x2545_F491_4F6C_DD1D
 _RANDOM_RANGE = 18446744073709551616.0
 _MAX_SKIP = 1 << 60
 
@@ -106,7 +103,7 @@ class Recorder(EventSink):
         "_message_ids",
         "_now",
         "_priority",
-        "_random_state",
+        "_random",
         "_read_at",
         "_readings_left",
         "_row_uid",
@@ -118,7 +115,7 @@ class Recorder(EventSink):
         "version",
     )
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.version = 1
         self.rows = Rows()
@@ -126,7 +123,7 @@ class Recorder(EventSink):
         self._logged = 0  # the last row that was put into an epoch or handed to the event log
         self.commit_log = CommitLog()
         self._uids = UidClock()
-        self._random_state = seed or secrets.randbits(63) | 1
+        self._random = Random()
         self._is_tapping = False
         self._durable_work = 0
         self._now = 0  # time of the current publish or commit, shared by the events that follow from it
@@ -135,9 +132,9 @@ class Recorder(EventSink):
         self._row_uid = 0  # the message of the last row: its uid, ids and priority
         self._message_ids: bytes | None = None
         self._priority = 0
-        self._rules: RuleBook | None = None
-        self._firehose: Firehose | None = None
-        self._log: EventLog | None = None
+        self._rules: RuleBook  # from `connect` on; before there are no events
+        self._firehose: Firehose
+        self._log: EventLog
 
     def connect(
         self,
@@ -159,8 +156,6 @@ class Recorder(EventSink):
 
     def rules_changed(self) -> None:
         """Apply the new rules from the next publish on."""
-        assert self._rules is not None
-        assert self._firehose is not None
         self.version += 1
         self._is_tapping = self._firehose.is_open
         self.is_watching = self._rules.is_keeping or self._is_tapping
@@ -171,7 +166,7 @@ class Recorder(EventSink):
         publisher: Channel = channel  # type: ignore[assignment]
         cached_route: Route = route  # type: ignore[assignment]
         if self._is_tapping and publisher.vhost.is_tapped:
-            self._firehose.published(publisher, message, queues)  # type: ignore[union-attr]
+            self._firehose.published(publisher, message, queues)
             self.has_events = True
         plan = cached_route.sampler if isinstance(cached_route.sampler, Plan) else None
         if plan is None or plan.version != self.version or queues is not cached_route.queues:
@@ -201,7 +196,6 @@ class Recorder(EventSink):
             self._put(_REPUBLISHED, 0, context, now, message, -1, 0)
 
     def _make_plan(self, publisher: Channel, cached_route: Route, queues: list[Queue]) -> Plan:
-        assert self._rules is not None
         ratio, header_rules = self._rules.find(publisher.vhost.name, cached_route.exchange.name, queues)
         plan = Plan(self, ratio, header_rules)
         if queues is cached_route.queues:
@@ -215,13 +209,13 @@ class Recorder(EventSink):
         if has_ids(header):
             return plan.threshold != 0 and sampling_hash(header, _MESSAGE_ID_KEY) < plan.threshold
         if queues is not cached_route.queues or self._is_tapping:
-            return self._random_bits() < plan.threshold
+            return self._random.getrandbits(64) < plan.threshold
         was_due = plan.skip == 0
         if plan.skip > 0:
             plan.skip -= 1  # the channel does not ask the sampler about messages that it inspects
             return False
         plan.skip = self._draw_skip(plan)
-        return was_due or self._random_bits() < plan.threshold
+        return was_due or self._random.getrandbits(64) < plan.threshold
 
     def _is_sampled_by_header(self, plan: Plan, rules: "list[TraceRule]", header: bytes) -> bool:
         """Decide with the largest ratio among the rules whose headers match."""
@@ -232,23 +226,15 @@ class Recorder(EventSink):
                 threshold = max(threshold, threshold_of(rule.ratio))
         if threshold != 0 and has_ids(header):
             return threshold == _ALL_BITS or sampling_hash(header, _MESSAGE_ID_KEY) < threshold
-        return threshold == _ALL_BITS or self._random_bits() < threshold
+        return threshold == _ALL_BITS or self._random.getrandbits(64) < threshold
 
     def _draw_skip(self, plan: Plan) -> int:
         """Draw the number of messages until the next traced one, where each has the same chance."""
         if plan.threshold == 0:
             return _MAX_SKIP
-        random = (self._random_bits() + 1.0) / _RANDOM_RANGE
+        random = (self._random.getrandbits(64) + 1.0) / _RANDOM_RANGE
         skip = log(random) * plan.step
         return int(skip) if skip < _MAX_SKIP else _MAX_SKIP
-
-    def _random_bits(self) -> int:
-        state = self._random_state  # xorshift*
-        state ^= state >> 12
-        state ^= state << 25 & _ALL_BITS
-        state ^= state >> 27
-        self._random_state = state
-        return state * _MULTIPLIER & _ALL_BITS
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -256,56 +242,14 @@ class Recorder(EventSink):
         publisher: Channel = channel  # type: ignore[assignment]
         if kind != _ROUTED:
             self._now = self._read_clock()
-        self.has_events = True
         self._put(kind, reason, self._publisher_context(message.address, publisher), self._now, message, -1, 0)
-
-    def _publisher_context(self, address: bytes, publisher: Channel) -> int:
-        rows = self.rows
-        context = rows.context_cache.find(address, publisher, None)
-        if context < 0:
-            context = rows.context_of(
-                address, publisher.vhost_name, None, None, publisher.connection_name, publisher.number
-            )
-            rows.context_cache.add(context, -1, address, publisher, None)
-        return context
-
-    def _put(self, kind: int, reason: int, context: int, now: int, message: Message, depth: int, attempt: int) -> None:
-        if message.uid != self._row_uid:
-            self._row_uid = message.uid  # most events are of the same message as the one before
-            self._message_ids = message_ids_of(message.header)
-            self._priority = priority_of(message.header)
-        self.rows.put(
-            kind,
-            reason,
-            False,
-            context,
-            now,
-            message.uid,
-            message.publish_time,
-            self._message_ids,
-            message.enqueue_time,
-            message.size,
-            depth,
-            attempt,
-            self._priority,
-        )
 
     def enqueued(self, message: Message, queue: object, depth: int) -> None:
         target: Queue = queue  # type: ignore[assignment]
-        now = self._now
         if message.enqueue_time == 0:
-            message.enqueue_time = now
-        self.has_events = True
-        rows = self.rows
-        address = message.address
-        context = rows.context_cache.find(address, target, None)
-        if context < 0:
-            context = rows.context_of(address, target.vhost, target.name, None, None, 0)
-            rows.context_cache.add(context, -1, address, target, None)
-        if self._continues_row(now, message):
-            rows.put_short(_ENQUEUED, 0, context, depth, 0)
-        else:
-            self._put(_ENQUEUED, 0, context, now, message, depth, 0)
+            message.enqueue_time = self._now
+        context = self._queue_context(message.address, target, None, None)
+        self._put(_ENQUEUED, 0, context, self._now, message, depth, 0)
 
     def advance_clock(self) -> None:
         now = self._read_clock()
@@ -313,21 +257,12 @@ class Recorder(EventSink):
             now = self._read_at = self._now + 1
         self._now = now
 
-    def _continues_row(self, now: int, message: Message) -> bool:
-        """Return True if a short row is enough: the last row has the same message, time and enqueue time."""
-        rows = self.rows
-        return message.uid == self._row_uid and rows.time == now and message.enqueue_time == now
-
     def queue_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
         target: Queue = queue  # type: ignore[assignment]
         message = entry.message
-        address = message.address
-        # The consumer that received it identifies the channel as well.
-        cache_key = who if who is None or entry.consumer is None else entry.consumer
-        context = -1 if cache_key is None else self.rows.context_cache.find(address, target, cache_key)
-        if context < 0:
-            context = self._queue_context(address, target, entry.consumer, who, cache_key)
-        self._put_queue_row(kind, reason, context, message, target, entry.attempts)
+        context = self._queue_context(message.address, target, entry.consumer, who)
+        depth = target.backlog.waiting if isinstance(target, ClassicQueue) else -1
+        self._put(kind, reason, context, self._read_clock(), message, depth, entry.attempts)
 
     def detailed_event(
         self,
@@ -349,28 +284,74 @@ class Recorder(EventSink):
         now = self._now  # of the current publish
         if message.enqueue_time == 0:
             message.enqueue_time = now
-        self.has_events = True
-        rows = self.rows
-        context = rows.context_cache.find(message.address, target, consumer)
-        if context < 0:
-            context = self._queue_context(message.address, target, None, consumer, consumer)
+        context = self._queue_context(message.address, target, None, consumer)
+        enqueue_context = self.rows.context_cache.enqueue_context
         if self._continues_row(now, message):
-            rows.put_direct_delivery(rows.context_cache.enqueue_context, context, 1)
+            self.has_events = True
+            self.rows.put_direct_delivery(enqueue_context, context, 1)
         else:
-            self._put(_ENQUEUED, 0, rows.context_cache.enqueue_context, now, message, 1, 0)
+            self._put(_ENQUEUED, 0, enqueue_context, now, message, 1, 0)
             self._put(_DELIVERED, _AUTO_ACK, context, now, message, 0, 1)
 
-    def _put_queue_row(
-        self, kind: int, reason: int, context: int, message: Message, target: Queue, attempts: int
-    ) -> None:
-        """Put a row about the message in one queue."""
+    def _put(self, kind: int, reason: int, context: int, now: int, message: Message, depth: int, attempt: int) -> None:
+        """Put a row about a message; null: -1 for the depth, 0 for the attempt."""
         self.has_events = True
-        depth = target.backlog.waiting if isinstance(target, ClassicQueue) else -1
-        now = self._read_clock()
-        if self._continues_row(now, message) and attempts <= _MAX_SHORT_ATTEMPTS:
-            self.rows.put_short(kind, reason, context, depth, attempts)
-        else:
-            self._put(kind, reason, context, now, message, depth, attempts)
+        if self._continues_row(now, message) and attempt <= _MAX_SHORT_ATTEMPTS:
+            self.rows.put_short(kind, reason, context, depth, attempt)
+            return
+        if message.uid != self._row_uid:
+            self._row_uid = message.uid  # most events are of the same message as the one before
+            self._message_ids = message_ids_of(message.header)
+            self._priority = priority_of(message.header)
+        self.rows.put(
+            kind,
+            reason,
+            False,
+            context,
+            now,
+            message.uid,
+            message.publish_time,
+            self._message_ids,
+            message.enqueue_time,
+            message.size,
+            depth,
+            attempt,
+            self._priority,
+        )
+
+    def _continues_row(self, now: int, message: Message) -> bool:
+        """Return True if a short row is enough: the last row has the same message, time and enqueue time."""
+        return message.uid == self._row_uid and self.rows.time == now and message.enqueue_time == now
+
+    def _publisher_context(self, address: bytes, publisher: Channel) -> int:
+        rows = self.rows
+        context = rows.context_cache.find(address, publisher, None)
+        if context < 0:
+            context = rows.context_of(
+                address, publisher.vhost_name, None, None, publisher.connection_name, publisher.number
+            )
+            rows.context_cache.add(context, -1, address, publisher, None)
+        return context
+
+    def _queue_context(self, address: bytes, target: Queue, holder: object, who: object) -> int:
+        """Return the context of an event in a queue: the consumer that has the message, and who caused the event."""
+        if who is None and holder is not None:
+            return self._make_queue_context(address, target, holder, None)
+        key = who if holder is None else holder  # which identifies the channel as well
+        context = self.rows.context_cache.find(address, target, key)
+        if context < 0:
+            context = self._make_queue_context(address, target, holder, who)
+            before = self.rows.context_of(address, target.vhost, target.name, None, None, 0)
+            self.rows.context_cache.add(context, before, address, target, key)
+        return context
+
+    def _make_queue_context(self, address: bytes, target: Queue, holder: object, who: object) -> int:
+        consumer: Consumer = who if isinstance(who, Consumer) else holder  # type: ignore[assignment]
+        channel: Channel = who.channel if isinstance(who, Consumer) else who  # type: ignore[assignment]
+        tag = None if consumer is None else consumer.tag
+        connection = None if channel is None else channel.connection_name
+        number = 0 if channel is None else channel.number
+        return self.rows.context_of(address, target.vhost, target.name, tag, connection, number)
 
     def _read_clock(self) -> int:
         """Return microseconds since 1970, at most a few too early."""
@@ -382,37 +363,11 @@ class Recorder(EventSink):
         self._read_at = now
         return now
 
-    def _queue_context(self, address: bytes, target: Queue, holder: object, who: object, cache_key: object) -> int:
-        """Make a context, and cache it under `cache_key` unless that is None."""
-        rows = self.rows
-        tag: str | None = None
-        connection: str | None = None
-        number = 0
-        receiver: object = who
-        if holder is not None:
-            consumer: Consumer = holder  # type: ignore[assignment]
-            tag = consumer.tag
-        if isinstance(who, Consumer):
-            consumer = who
-            tag = consumer.tag
-            receiver = consumer.channel
-        if receiver is not None:
-            channel: Channel = receiver  # type: ignore[assignment]
-            connection = channel.connection_name
-            number = channel.number
-        context = rows.context_of(address, target.vhost, target.name, tag, connection, number)
-        if cache_key is not None:
-            before = rows.context_of(address, target.vhost, target.name, None, None, 0)
-            rows.context_cache.add(context, before, address, target, cache_key)
-        return context
-
     def firehose_delivery(self, entry: QueuedMessage, queue: object, who: object) -> None:
-        assert self._firehose is not None
         self._firehose.delivered(entry, queue, who)  # type: ignore[arg-type]
         self.has_events = True
 
     def resource_event(self, kind: int, vhost: str, fields: dict[str, Any]) -> None:
-        assert self._rules is not None
         if fields.get("queue") != _EVENT_LOG and self._rules.keeps_vhost(vhost):
             self.has_events = True
             self._row_uid = 0  # the next row cannot be a short one
@@ -424,16 +379,12 @@ class Recorder(EventSink):
     def end_turn(self) -> None:
         self.has_events = False
         self._readings_left = 0
-        if self._firehose is not None and self._firehose.has_copies:
+        if self._firehose.has_copies:
             self._firehose.publish()
-        rows = self.rows
-        log = self._log
-        if rows.count == 0 or log is None:
-            return
-        if rows.is_full(_BATCH_ROWS):
+        if self.rows.is_full(_BATCH_ROWS):
             self.hand_over()
-        else:
-            log.expect_rows()
+        elif self.rows.count:
+            self._log.expect_rows()
 
     def end_epoch(self) -> None:
         """Put the rows so far into the epoch that is about to be closed, if it has durable work."""
@@ -441,7 +392,7 @@ class Recorder(EventSink):
             return
         self._durable_work = self.commit_log.work
         raw = self.rows.take_unlogged()
-        if raw is not None and self._log is not None and self._log.is_keeping:
+        if raw is not None and self._log.is_keeping:
             last = self.last_batched + self.rows.count
             self.commit_log.put_events(self._logged + 1, last, raw)
             self._logged = last
@@ -455,7 +406,6 @@ class Recorder(EventSink):
 
     def hand_over(self) -> None:
         """Give all rows to the event log."""
-        assert self._log is not None
         if self.rows.count:
             self.end_epoch()  # their epoch may still be open, and must have them
             first = self.last_batched + 1
