@@ -28,12 +28,12 @@ DELAYED = "delayed"
 LOST = "lost"
 
 # Ends a processing span; some are followed by an event that tells what became of the message.
-_SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
+SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
 # The message waits again.
-_RETURNED_TO_QUEUE = frozenset({schema.REQUEUED, schema.RETRIED})
+RETURNED_TO_QUEUE = frozenset({schema.REQUEUED, schema.RETRIED})
 # It has left the queue. `unroutable` with a queue: its dead letter reached no other queue.
 _LEFT_QUEUE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED, schema.UNROUTABLE})
-_IN_QUEUE = _SETTLED | _RETURNED_TO_QUEUE | _LEFT_QUEUE | {schema.ENQUEUED, schema.DELIVERED, schema.SCHEDULED}
+_IN_QUEUE = SETTLED | RETURNED_TO_QUEUE | _LEFT_QUEUE | {schema.ENQUEUED, schema.DELIVERED, schema.SCHEDULED}
 # It was refused and never waited in that queue.
 _NEVER_JOINED = frozenset({schema.R_REFUSED, schema.R_DUPLICATE, schema.R_CYCLE})
 # One event for all messages on disk, which are gone. With other reasons some are gone, and it is unknown which.
@@ -83,6 +83,7 @@ class Leg:
 
     @property
     def waiting_us(self) -> int | None:
+        """As `processing_us` and `delayed_us`, the sum of the spans of known length; None without any."""
         return self._sum(WAITING)
 
     @property
@@ -94,7 +95,6 @@ class Leg:
         return self._sum(DELAYED)
 
     def _sum(self, kind: str) -> int | None:
-        """Sum the spans of known length; None without any."""
         spans = [span for span in self.spans if span.kind == kind and span.end is not None and span.outcome != LOST]
         return sum(span.length for span in spans) if spans else None
 
@@ -186,7 +186,7 @@ class BiographyBuilder:
             self._scheduled[event.uid] = stay
         elif event.uid in self._scheduled and self._scheduled[event.uid] is not stay:
             released = self._scheduled.pop(event.uid)
-            released.release(event.time)
+            released.release(event)
             self._note_waiting(released)
 
     def _note_waiting(self, stay: _Stay) -> None:
@@ -250,9 +250,9 @@ class _Stay:
             self._begin_delay(event)
         elif event.kind == schema.DELIVERED:
             self._deliver(event)
-        elif event.kind in _SETTLED:
+        elif event.kind in SETTLED:
             self._settle(event)
-        elif event.kind in _RETURNED_TO_QUEUE:
+        elif event.kind in RETURNED_TO_QUEUE:
             self._settle(event)
             if event.due_time is None:
                 self._begin_wait(event.time)
@@ -262,13 +262,9 @@ class _Stay:
             self._leave(event)
         return event
 
-    def release(self, time: int) -> None:
-        """The schedule has published it."""
-        if self._wait is not None:
-            self._end(self._wait, time, kind_name(schema.ROUTED))
-            self._wait = None
-        self._outcome = kind_name(schema.ROUTED)
-        self.is_over = True
+    def release(self, event: Event) -> None:
+        """The schedule has published it: this event is in another queue."""
+        self._leave(replace(event, kind=schema.ROUTED, attempt=None))
 
     def leg(self, began: int) -> Leg:
         """Return the leg. Consumers that had the message before the broker `began` lost it.
@@ -293,19 +289,18 @@ class _Stay:
         return replace(event, attempt=event.attempt + self._attempts_before) if self._attempts_before else event
 
     def _begin_wait(self, time: int) -> None:
-        self.is_over = False
-        self._outcome = WAITING
-        if self._wait is None:
-            self._wait = len(self._spans)
-            self._spans.append(Span(WAITING, time))
+        self._begin(Span(WAITING, time))
 
     def _begin_delay(self, event: Event) -> None:
+        self._begin(Span(DELAYED, event.time, None, event.attempt, due=event.due_time, retry_max=event.retry_max))
+
+    def _begin(self, span: Span) -> None:
+        """Begin to wait or to be delayed, unless it does so already."""
         self.is_over = False
-        self._outcome = DELAYED
+        self._outcome = span.kind
         if self._wait is None:
             self._wait = len(self._spans)
-            delay = Span(DELAYED, event.time, None, event.attempt, due=event.due_time, retry_max=event.retry_max)
-            self._spans.append(delay)
+            self._spans.append(span)
 
     def _end_wait(self, event: Event) -> None:
         if self._wait is not None:

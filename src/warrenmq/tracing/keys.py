@@ -1,9 +1,8 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Sorts the keys of a batch, and those of a run of the index, without holding the interpreter lock.
 
-A stable radix sort by bytes, least significant first; equal keys stay in the order of their batches. Bytes in which all
-keys agree, as most do of uids, need no pass. Python's sort would hold the interpreter for a third of a second per
-million keys, and for 3 ms per batch.
+A stable radix sort by bytes, least significant first; equal keys stay in the order of their batches. Python's sort
+would hold the interpreter for a third of a second per million keys, and for 3 ms per batch.
 
 Compiled when the package is built (keys.pxd).
 """
@@ -17,8 +16,9 @@ except ImportError:
     from warrenmq.events.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcpy, memset
+    from cython.cimports.libc.string import memset
 
+from warrenmq.events import memory
 from warrenmq.events.batch import EventBatch, uid_keys
 
 Pointer: TypeAlias = Any
@@ -26,29 +26,28 @@ Pointer: TypeAlias = Any
 
 def keys_of(batch: EventBatch) -> "array[int]":
     """As `EventBatch.key_hashes`."""
-    if not cython.compiled:
-        return batch.key_hashes()
     hashes = bytearray(8 * batch.max_keys())
-    size = batch.hash_keys(hashes)  # what key_hashes itself begins with
+    size = batch.hash_keys(hashes)
     del hashes[size:]
     return _distinct(hashes)
 
 
 def keys_of_uids(data: bytes, offset: int, count: int) -> "array[int]":
     """Return the keys of a batch whose messages have only uids, `count` of them at this offset."""
-    hashes = uid_keys(data, offset, count)
-    return _distinct(hashes) if cython.compiled else array("Q", sorted(set(array("Q", bytes(hashes)))))
+    return _distinct(uid_keys(data, offset, count))
 
 
 def _distinct(hashes: bytearray) -> "array[int]":
-    if not _is_sorted(hashes):
-        sort_keys(hashes, bytearray(len(hashes) // 2))
+    """Return the hashes sorted, each once."""
+    if not cython.compiled:
+        return array("Q", sorted(set(array("Q", bytes(hashes)))))
+    sort_keys(hashes, bytearray(len(hashes) // 2))
     del hashes[8 * _drop_equal(hashes) :]
     return array("Q", bytes(hashes))
 
 
 def sort_keys(hashes: bytearray, numbers: bytearray) -> None:
-    """Sort hashes (8 bytes each, little endian) together with their numbers (4 bytes each), in target."""
+    """Sort hashes (8 bytes each, little endian) together with their numbers (4 bytes each), in place."""
     if len(hashes) // 8 != len(numbers) // 4:
         raise ValueError("each hash needs a number")
     if cython.compiled:
@@ -64,33 +63,13 @@ def _hash_of(pair: tuple[int, int]) -> int:
 
 
 def _sort(hashes: bytearray, numbers: bytearray, spare_hashes: bytearray, spare_numbers: bytearray) -> None:
-    from_hashes = _longs(hashes)
-    from_numbers = _ints(numbers)
-    to_hashes = _longs(spare_hashes)
-    to_numbers = _ints(spare_numbers)
+    own, own_numbers = _longs(hashes), _ints(numbers)
+    other, other_numbers = _longs(spare_hashes), _ints(spare_numbers)
     count = len(hashes) // 8
-    is_swapped = False
     with cython.nogil:
-        differing = _differing(from_hashes, count)
-        for shift in range(0, 64, 8):
-            if differing >> shift & 255 == 0:
-                continue
-            if is_swapped:
-                _pass(to_hashes, to_numbers, from_hashes, from_numbers, count, shift)
-            else:
-                _pass(from_hashes, from_numbers, to_hashes, to_numbers, count, shift)
-            is_swapped = not is_swapped
-        if is_swapped:
-            memcpy(from_hashes, to_hashes, 8 * count)
-            memcpy(from_numbers, to_numbers, 4 * count)
-
-
-def _differing(hashes: Pointer, count: int) -> int:
-    """Return the bits in which not all hashes agree."""
-    found = 0
-    for at in range(1, count):
-        found |= hashes[at] ^ hashes[0]
-    return found
+        for shift in range(0, 64, 16):
+            _pass(own, own_numbers, other, other_numbers, count, shift)
+            _pass(other, other_numbers, own, own_numbers, count, shift + 8)
 
 
 def _pass(
@@ -111,16 +90,6 @@ def _pass(
         to_numbers[target] = from_numbers[at]
 
 
-def _is_sorted(hashes: bytearray) -> bool:
-    """True for most batches of messages that have only uids."""
-    kept = _longs(hashes)
-    count = len(hashes) // 8
-    for at in range(1, count):  # noqa: SIM110 - a generator would not be C
-        if kept[at] < kept[at - 1]:
-            return False
-    return True
-
-
 def _drop_equal(hashes: bytearray) -> int:
     """Move distinct hashes to the beginning; return their number."""
     kept = _longs(hashes)
@@ -134,12 +103,8 @@ def _drop_equal(hashes: bytearray) -> int:
 
 
 def _longs(data: bytearray) -> Pointer:
-    return cython.cast(cython.pointer(cython.ulonglong), _bytes(data))
+    return cython.cast(cython.pointer(cython.ulonglong), memory.writable(data))
 
 
 def _ints(data: bytearray) -> Pointer:
-    return cython.cast(cython.pointer(cython.uint), _bytes(data))
-
-
-def _bytes(data: bytearray) -> Pointer:
-    return data
+    return cython.cast(cython.pointer(cython.uint), memory.writable(data))

@@ -18,7 +18,7 @@ from typing import TypeVar
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import Event, kind_name, reason_name
-from warrenmq.tracing.biography import receiver_of
+from warrenmq.tracing.biography import RETURNED_TO_QUEUE, SETTLED, receiver_of
 
 INTERNAL = 1
 PRODUCER = 4
@@ -35,10 +35,8 @@ WAIT, DELAY = "wait", "delay"
 _PUBLISH_GOES_ON = frozenset({schema.ROUTED, schema.ENQUEUED, schema.TX_COMMITTED, schema.REPUBLISHED})
 _UNQUEUED = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK})
 _PUBLISH_ENDED = _UNQUEUED | {schema.CONFIRMED}
-_SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
-_RETURNED_TO_QUEUE = frozenset({schema.REQUEUED, schema.RETRIED})
 _LEFT_QUEUE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED})
-_FAILED = (_SETTLED - {schema.ACKED}) | _RETURNED_TO_QUEUE | _LEFT_QUEUE | _UNQUEUED
+_FAILED = (SETTLED - {schema.ACKED}) | RETURNED_TO_QUEUE | _LEFT_QUEUE | _UNQUEUED
 
 Value = str | int
 Stay = tuple[int, str, str, int | None]  # message, virtual host, queue, enqueue time: a dead letter may come again
@@ -94,7 +92,7 @@ class SpanMaker:
 
     def _add(self, event: Event) -> None:
         if event.kind == schema.PUBLISHED:
-            _put_bounded(self._publishes, event.uid, _Publish(event), self._max_open)
+            _put_bounded(self._publishes, event.uid, _Publish(event, event.time), self._max_open)
         elif event.kind in _PUBLISH_ENDED and event.queue is None:
             self._end_publish(event)
         elif event.uid in self._publishes:
@@ -120,11 +118,12 @@ class SpanMaker:
                 self._spans.append(_deliver_span(event, event))
             else:
                 _put_bounded(self._deliveries, (*stay, *receiver_of(event)), event, self._max_open)
-        elif event.kind in _SETTLED | _RETURNED_TO_QUEUE:
+        elif event.kind in SETTLED:
             self._end_delivery(event, stay)
-            if event.kind in _RETURNED_TO_QUEUE:
-                operation = WAIT if event.due_time is None else DELAY
-                _put_bounded(self._waits, stay, (operation, event.time), self._max_open)
+        elif event.kind in RETURNED_TO_QUEUE:
+            self._end_delivery(event, stay)
+            operation = WAIT if event.due_time is None else DELAY
+            _put_bounded(self._waits, stay, (operation, event.time), self._max_open)
         elif event.kind in _LEFT_QUEUE:
             self._end_delivery(event, stay)
             self._end_wait(event, stay)
@@ -146,9 +145,8 @@ class SpanMaker:
     def _end_wait(self, event: Event, stay: Stay) -> None:
         operation, begin = self._waits.pop(stay, (WAIT, None))
         if begin is None and event.kind == schema.DELIVERED and event.attempt == 1 and event.depth is not None:
-            begin = (
-                event.enqueue_time
-            )  # it was enqueued before the exporter started; in a stream only the first delivery ends a wait
+            # It was enqueued before the exporter started. In a stream, which has no depth, only the first ends a wait.
+            begin = event.enqueue_time
         if begin is not None:
             self._spans.append(_wait_span(event, stay, operation, begin))
 
@@ -158,16 +156,14 @@ class SpanMaker:
             self._spans.append(_deliver_span(delivered, event))
 
 
+@dataclass(slots=True)
 class _Publish:
     """A publish that has not ended."""
 
-    __slots__ = ("_is_dead_lettered", "end", "event", "outcome")
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-        self.end = event.time
-        self.outcome: Event | None = None
-        self._is_dead_lettered = False  # from now on the queues are those of its dead letter
+    event: Event
+    end: int
+    outcome: Event | None = None
+    is_dead_lettered: bool = False  # from now on the queues are those of its dead letter
 
     def add(self, event: Event) -> None:
         """Add an event from before its confirm."""
@@ -175,8 +171,8 @@ class _Publish:
             self.end = event.time
             self.outcome = event
         if event.kind == schema.DEAD_LETTERED:
-            self._is_dead_lettered = True
-        elif event.kind in _PUBLISH_GOES_ON and not self._is_dead_lettered:
+            self.is_dead_lettered = True
+        elif event.kind in _PUBLISH_GOES_ON and not self.is_dead_lettered:
             self.end = event.time
 
     def span(self) -> OtelSpan:
@@ -227,12 +223,14 @@ def _span(
 ) -> OtelSpan:
     begin, end = times
     name = f"{operation[0]} {operation[2]}"
-    attributes = _attributes(event, *operation) | _outcome(outcome)
+    attributes = _attributes(event, outcome, *operation)
     failure = kind_name(outcome.kind) if outcome is not None and outcome.kind in _FAILED else None
     return OtelSpan(trace_id_of(event), *ids, name, kind, begin, max(begin, end), attributes, links, failure)
 
 
-def _attributes(event: Event, operation: str, operation_type: str | None, destination: str) -> dict[str, Value]:
+def _attributes(
+    event: Event, outcome: Event | None, operation: str, operation_type: str | None, destination: str
+) -> dict[str, Value]:
     """Name attributes by OpenTelemetry's messaging conventions, and with our prefix what these do not define."""
     found: dict[str, Value | None] = {
         "messaging.system": SYSTEM,
@@ -251,17 +249,10 @@ def _attributes(event: Event, operation: str, operation_type: str | None, destin
         "warrenmq.priority": event.priority,
         "warrenmq.note": event.note,
         "warrenmq.source_uid": None if event.source_uid is None else uid_text(event.source_uid),
+        "warrenmq.outcome": None if outcome is None else kind_name(outcome.kind),
+        "warrenmq.reason": None if outcome is None or outcome.reason is None else reason_name(outcome.reason),
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _outcome(event: Event | None) -> dict[str, Value]:
-    if event is None:
-        return {}
-    found: dict[str, Value] = {"warrenmq.outcome": kind_name(event.kind)}
-    if event.reason is not None:
-        found["warrenmq.reason"] = reason_name(event.reason)
-    return found
 
 
 def _from_hex(digits: str | None) -> bytes:
