@@ -4,7 +4,7 @@ It receives the batches of the event log, so it exports what the tracing rules k
 batches. A thread makes spans of them and posts these. A collector that is slow or down costs spans, which are counted,
 and nothing else.
 
-Owned by the thread, except the queue of batches.
+Owned by the thread, except the queue of batches and what the loop counts of it.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class OtlpExporter:
     def __init__(self, options: OtlpOptions) -> None:
         self._options = options
         self._jobs: SimpleQueue[bytes | None] = SimpleQueue()
-        self._waiting = 0  # bytes; the loop adds, the thread subtracts
-        self._lock = threading.Lock()
+        self._taken = 0  # bytes of batches that were put in the queue, counted by the loop
+        self._done = 0  # and of those whose spans were made, counted by the thread
         self._thread: threading.Thread | None = None
         self._is_stopping = threading.Event()
         self._maker = SpanMaker()
@@ -102,14 +102,11 @@ class OtlpExporter:
 
     def batch_added(self, offset: int, data: bytes, entry: object = None) -> None:
         """The event log has appended a batch."""
-        with self._lock:
-            is_full = self._waiting + len(data) > MAX_WAITING_BYTES
-            if not is_full:
-                self._waiting += len(data)
-        if is_full:
+        if self._taken - self._done + len(data) > MAX_WAITING_BYTES:
             self.dropped_batches += 1
             self._warn("the collector is too slow")
         else:
+            self._taken += len(data)
             self._jobs.put(data)
 
     def state(self) -> dict[str, Any]:
@@ -128,18 +125,16 @@ class OtlpExporter:
             try:
                 data = self._jobs.get(timeout=IDLE_SECONDS)
             except Empty:
-                self._send(self._maker.end_publishes())
-                self._send_rest()
-                continue
+                data = b""
+            if data:
+                self._make_spans(data)
+                self._done += len(data)
+            else:
+                self._spans += self._maker.end_publishes()
+            if data is None or self._jobs.empty():
+                self._send(at_least=1)
             if data is None:
-                break
-            self._make_spans(data)
-            with self._lock:
-                self._waiting -= len(data)
-            if self._jobs.empty():
-                self._send_rest()
-        self._send(self._maker.end_publishes())
-        self._send_rest()
+                return
 
     def _make_spans(self, data: bytes) -> None:
         try:
@@ -149,19 +144,14 @@ class OtlpExporter:
             return
         for start in range(0, batch.count, MAX_SPANS_PER_REQUEST):
             rows = list(range(start, min(start + MAX_SPANS_PER_REQUEST, batch.count)))
-            self._send(self._maker.add(batch.events(rows)))
+            self._spans += self._maker.add(batch.events(rows))
+            self._send(at_least=MAX_SPANS_PER_REQUEST)
 
-    def _send(self, spans: list[OtelSpan]) -> None:
-        """Add spans; post full requests."""
-        self._spans += spans
-        while len(self._spans) >= MAX_SPANS_PER_REQUEST:
+    def _send(self, at_least: int) -> None:
+        """Post the spans, as long as there are that many."""
+        while len(self._spans) >= at_least:
             self._post(self._spans[:MAX_SPANS_PER_REQUEST])
             del self._spans[:MAX_SPANS_PER_REQUEST]
-
-    def _send_rest(self) -> None:
-        if self._spans:
-            self._post(self._spans)
-            self._spans = []
 
     def _post(self, spans: list[OtelSpan]) -> None:
         resource = {"service.name": self._options.service_name}
@@ -203,14 +193,12 @@ class OtlpExporter:
         rejected, why = rejected_spans(answer)
         rejected = min(rejected, count)
         self.failure = None
-        with self._lock:
-            self.sent += count - rejected
+        self.sent += count - rejected
         if rejected:
             self._drop(rejected, f"the collector refused spans: {why}")
 
     def _drop(self, count: int, reason: str | None) -> None:
-        with self._lock:
-            self.dropped += count
+        self.dropped += count
         self._warn(reason or "the collector does not answer")
 
     def _warn(self, reason: str) -> None:

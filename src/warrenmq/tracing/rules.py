@@ -32,7 +32,8 @@ KIND = "trace_rule"
 # The name of the default exchange in permissions and rules.
 DEFAULT_EXCHANGE = "amq.default"
 EVERYTHING = "*"
-FIELDS = ("vhost", "exchange", "queue", "header", "ratio", "enabled")
+PATTERNS = ("vhost", "exchange", "queue")
+FIELDS = (*PATTERNS, "header", "ratio", "enabled")
 MAX_NAME_BYTES = 255
 # Each new route is matched with all rules, each message on it with the headers of those that match.
 MAX_RULES = 1_000
@@ -93,12 +94,8 @@ class TraceRule:
 
     def definition(self) -> dict[str, Any]:
         """Return the rule as `parse_rule` takes it."""
-        found: dict[str, Any] = {"header": dict(self.header), "ratio": self.ratio, "enabled": self.enabled}
-        for name in ("vhost", "exchange", "queue"):
-            pattern = getattr(self, name)
-            if pattern is not None:
-                found[name] = pattern
-        return found
+        found = {"header": dict(self.header), "ratio": self.ratio, "enabled": self.enabled}
+        return found | {name: pattern for name in PATTERNS if (pattern := getattr(self, name)) is not None}
 
 
 def parse_rule(name: str, definition: Mapping[str, Any], is_fixed: bool = False) -> TraceRule:
@@ -114,16 +111,8 @@ def parse_rule(name: str, definition: Mapping[str, Any], is_fixed: bool = False)
     enabled = definition.get("enabled", True)
     if not isinstance(enabled, bool):
         raise ValueError("enabled is true or false")
-    return TraceRule(
-        name,
-        _pattern_of(definition, "vhost"),
-        _pattern_of(definition, "exchange"),
-        _pattern_of(definition, "queue"),
-        _header_of(definition),
-        float(ratio),
-        enabled,
-        is_fixed,
-    )
+    vhost, exchange, queue = (_pattern_of(definition, each) for each in PATTERNS)
+    return TraceRule(name, vhost, exchange, queue, _header_of(definition), float(ratio), enabled, is_fixed)
 
 
 def rules_of_flag(value: str) -> list[TraceRule]:
@@ -269,8 +258,8 @@ def _restore(name: str, definition: Mapping[str, Any]) -> TraceRule:
         return parse_rule(name, definition)
     except ValueError as error:
         log.warning("the trace rule %r is disabled, as it is not valid: %s", name, error)
-        vhost, exchange, queue = (definition.get(key) for key in ("vhost", "exchange", "queue"))
         header = {key: str(value) for key, value in dict(definition.get("header") or {}).items()}
+        vhost, exchange, queue = (definition.get(each) for each in PATTERNS)
         return TraceRule(name, vhost, exchange, queue, header, ratio=0.0, enabled=False)
 
 
