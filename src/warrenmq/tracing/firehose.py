@@ -58,38 +58,28 @@ class Firehose:
 
     def published(self, channel: Channel, message: Message, queues: list[Queue]) -> None:
         """Copy a published message."""
-        if self._is_copied(channel.vhost, message):
-            more = {
-                "vhost": channel.vhost.name,
-                "connection": channel.connection_name,
-                "channel": channel.number,
-                "user": channel.user,
-                "routed_queues": [queue.name for queue in queues],
-            }
-            self._add(channel.vhost, f"publish.{message.exchange}", message, more)
+        more = {"routed_queues": [queue.name for queue in queues]}
+        self._copy(channel, f"publish.{message.exchange}", message, more)
 
     def delivered(self, entry: QueuedMessage, queue: Queue, who: object) -> None:
         """Copy a message delivered to a consumer, or to a channel that polled."""
         channel: Channel = who.channel if isinstance(who, Consumer) else who  # type: ignore[assignment]
-        if self._is_copied(channel.vhost, entry.message):
-            more = {
-                "redelivered": int(entry.redelivered),
-                "vhost": channel.vhost.name,
-                "connection": channel.connection_name,
-                "channel": channel.number,
-                "user": channel.user,
-            }
-            self._add(channel.vhost, f"deliver.{queue.name}", entry.message, more)
+        self._copy(channel, f"deliver.{queue.name}", entry.message, {"redelivered": int(entry.redelivered)})
 
-    def _is_copied(self, vhost: VHost, message: Message) -> bool:
-        return vhost.exchanges[TRACE_EXCHANGE].binding_count > 0 and message.exchange != TRACE_EXCHANGE
-
-    def _add(self, vhost: VHost, key: str, message: Message, more: dict[str, Any]) -> None:
+    def _copy(self, channel: Channel, key: str, message: Message, more: dict[str, Any]) -> None:
+        """Copy the message, unless it is a copy or nobody receives copies."""
+        vhost = channel.vhost
+        if vhost.exchanges[TRACE_EXCHANGE].binding_count == 0 or message.exchange == TRACE_EXCHANGE:
+            return
         headers = {
             "exchange_name": message.exchange,
             "routing_keys": _routing_keys(message),
             "properties": _table_of(message),
             "node": self._node,
+            "vhost": vhost.name,
+            "connection": channel.connection_name,
+            "channel": channel.number,
+            "user": channel.user,
             **more,
         }
         self._copies.append((vhost, key, headers, message.body))

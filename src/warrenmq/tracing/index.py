@@ -73,12 +73,7 @@ CREATE INDEX pages_by_key ON pages (run, last_key);
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
-_DISK_ERRORS = {
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_BUSY,
-}
+_DISK_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY}
 _ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
 
 

@@ -104,7 +104,6 @@ class EventLog:
         self._is_overloaded = False
         self._warned_at = -WARNING_INTERVAL
         self.waiting_bytes = 0  # of rows and batches that are not written yet
-        self.waiting_rows = 0
         self.kept = 0  # rows, since the start
         self.dropped = 0
         self.failure: str | None = None  # why the last rows were dropped
@@ -164,7 +163,6 @@ class EventLog:
             return
         pending = PendingBatch(rows, first, last)
         self._pending.append(pending)
-        self.waiting_rows += rows.count
         self._add_waiting(rows.size)
         if self._thread is None or self._loop is None:
             self._encoded(pending, self._encode(rows))
@@ -199,7 +197,6 @@ class EventLog:
     def _encoded(self, pending: PendingBatch, encoded: tuple[bytes, IndexEntry] | str) -> None:
         assert pending is self._pending[0]
         self._pending.popleft()
-        self.waiting_rows -= pending.rows.count
         self._add_waiting(-pending.rows.size)
         failure: str | None = NO_DISK
         if self.is_keeping:
@@ -292,6 +289,11 @@ class EventLog:
         stream.read(offset, lambda *found: None if page.done() else page.set_result(found))
         first, messages = await page
         return {first + number: message.body for number, message in enumerate(messages)}
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that are being encoded."""
+        return sum(pending.rows.count for pending in self._pending)
 
     def state(self) -> dict[str, Any]:
         """Return figures for people."""
