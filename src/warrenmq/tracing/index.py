@@ -169,7 +169,7 @@ class Index:
         self._run_bytes = run_bytes
         self._database = sqlite3.connect(":memory:", check_same_thread=False)  # until it is loaded
         self._runs: list[_Run] = []  # in order
-        self._open: list[IndexEntry] = []  # after them
+        self._set_open([])  # the batches after them
         self._retry_at = 0  # number of open batches from which a run is written
         self.next_offset = 0
 
@@ -200,7 +200,7 @@ class Index:
             self._runs.append(_Run(first, end, first_time, last_time, kinds & _ALL_BITS, keys))
             self.next_offset = self._runs[-1].end
             if is_open:
-                self._open = self._read_open(self._runs.pop().first)
+                self._set_open(self._read_open(self._runs.pop().first))
 
     def _read_open(self, run: int) -> list[IndexEntry]:
         """Return the entries of a run that was not full when the broker stopped."""
@@ -233,7 +233,7 @@ class Index:
             for name in (FILE_NAME, FILE_NAME + "-journal"):
                 self._folder.joinpath(name).unlink(missing_ok=True)
         self._runs = []
-        self._open = []
+        self._set_open([])
         self.next_offset = 0
         self._open_database()
 
@@ -262,11 +262,13 @@ class Index:
         """Add a batch, unless `next_offset` is no longer `after`. Return the new `next_offset`."""
         if after == self.next_offset and entry.offset >= after:
             self._open.append(entry)
+            self._open_keys += len(entry.keys)
+            self._open_bytes += entry.size
             self.next_offset = entry.offset + 1
             is_full = (
-                len(self._open) >= self._run_batches
-                or self._open_keys >= self._run_keys
-                or sum(entry.size for entry in self._open) >= self._run_bytes
+                self._open_keys >= self._run_keys
+                or len(self._open) >= self._run_batches
+                or self._open_bytes >= self._run_bytes
             )
             if is_full and len(self._open) >= self._retry_at:
                 self._write_run()
@@ -275,13 +277,15 @@ class Index:
     def forget_before(self, offset: int) -> int:
         """The log keeps no batch before this offset. Return the new `next_offset`."""
         self._runs = [run for run in self._runs if run.end > offset]  # the next write deletes their rows
-        self._open = [entry for entry in self._open if entry.offset >= offset]
+        if self._open and self._open[0].offset < offset:
+            self._set_open([entry for entry in self._open if entry.offset >= offset])
         self.next_offset = max(self.next_offset, offset)
         return self.next_offset
 
-    @property
-    def _open_keys(self) -> int:
-        return sum(len(entry.keys) for entry in self._open)
+    def _set_open(self, entries: list[IndexEntry]) -> None:
+        self._open = entries
+        self._open_keys = sum(len(entry.keys) for entry in entries)
+        self._open_bytes = sum(entry.size for entry in entries)
 
     def _write_run(self) -> None:
         """Write the open batches; if the disk is full they stay in memory."""
@@ -294,7 +298,7 @@ class Index:
         except BadIndex:
             return  # the caller sees it by `next_offset`
         else:
-            self._open = []
+            self._set_open([])
             self._retry_at = 0
 
     def _write_open(self, is_full: bool) -> _Run:

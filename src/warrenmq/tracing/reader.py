@@ -128,7 +128,7 @@ class Traces:
                 except BadIndex:
                     continue
                 finally:
-                    batches.is_cancelled = True
+                    batches.close()
         raise TracingUnavailable("the index of the event log is damaged repeatedly")
 
     @asynccontextmanager
@@ -166,8 +166,13 @@ class _Batches:
         self._opened = 0
         self.events_left = limits.events
         self.is_truncated = False  # events of the answer were left out
-        self.is_cancelled = False  # nobody waits for the answer
+        self._is_closed = False
         self.open = lru_cache(MAX_HELD_BATCHES)(self._open)
+
+    def close(self) -> None:
+        """The answer is made, or nobody waits for it any more; called on the loop."""
+        self._is_closed = True
+        self.open.cache_clear()
 
     @property
     def is_exhausted(self) -> bool:
@@ -178,7 +183,7 @@ class _Batches:
         """Yield the items, with a pause whenever a step is over. TracingUnavailable: the answer was cancelled."""
         for item in items:
             if time.perf_counter() - self._resumed_at >= STEP:
-                if self.is_cancelled:
+                if self._is_closed:
                     raise TracingUnavailable(STOPPED)
                 self.follower.pause()
                 self._resumed_at = time.perf_counter()
