@@ -200,15 +200,16 @@ def _print_row(console: Console, row: ClientRow) -> None:
 
 def installed(clients: Sequence[Client]) -> tuple[list[Client], list[str]]:
     """Those that can run here, and the names of those that cannot."""
-    found, missing = [], []
-    for client in clients:
-        try:
-            metadata.version(client.package)
-        except metadata.PackageNotFoundError:
-            missing.append(client.title)
-        else:
-            found.append(client)
-    return found, missing
+    missing = [client.title for client in clients if not is_installed(client.package)]
+    return [client for client in clients if is_installed(client.package)], missing
+
+
+def is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def table_of(told: ClientReport) -> Table:
@@ -267,32 +268,46 @@ def row_text(row: ClientRow) -> str:
 
 def _run_once(endpoint: Endpoint, workload: ClientWorkload, client: Client, part: float, runs: Runs) -> None:
     messages = max(100, int(workload.messages(client, endpoint.name) * part))
-    warmup = max(1, messages // 20)
-    queue = f"bench-{workload.key}-{client.key}"
-    with Plumber(endpoint.port) as plumber:
-        plumber.declare(queue)
-        if workload.consumes:
-            plumber.fill(queue, messages + warmup, BODY)
-        options = {"port": endpoint.port, "queue": queue, "workload": workload.key, "messages": messages}
-        figures, complaint = _run_program(client, options | {"warmup": warmup})
-        due = 0 if workload.consumes else messages + warmup
-        found = plumber.count(queue, due)
-        plumber.delete(queue)
+    figures, fault = run_program(endpoint, client.program, workload.key, messages, workload.consumes)
     if figures is None:
-        runs.faults.append(complaint)
-    elif found != due:
-        runs.faults.append(f"the queue holds {found} messages, not {due}")
+        runs.faults.append(fault)
     else:
         runs.rates.append(messages / figures["seconds"])
         runs.cpu_us.append(figures["cpu_seconds"] / messages * 1e6)
 
 
-def _run_program(client: Client, options: dict[str, object]) -> tuple[dict[str, float] | None, str]:
-    """The figures of one run, or why there are none."""
+def run_program(
+    endpoint: Endpoint, program: str, workload: str, messages: int, consumes: bool
+) -> tuple[dict[str, float] | None, str]:
+    """The figures of one run on a queue of its own, or why there are none; the queue is looked at afterwards."""
+    warmup = warmup_of(messages)
+    queue = f"bench-{workload}-{Path(program).stem}"
+    with Plumber(endpoint.port) as plumber:
+        plumber.declare(queue)
+        if consumes:
+            plumber.fill(queue, messages + warmup, BODY)
+        options = {"port": endpoint.port, "queue": queue, "workload": workload, "messages": messages, "warmup": warmup}
+        cpu_before = brokers.cpu_seconds_of(endpoint)
+        figures, fault = _start_program(program, options)
+        cpu = brokers.cpu_seconds_of(endpoint) - cpu_before
+        due = 0 if consumes else messages + warmup
+        found = plumber.count(queue, due)
+        plumber.delete(queue)
+    if figures is not None and found != due:
+        return None, f"the queue holds {found} messages, not {due}"
+    return (None, fault) if figures is None else (figures | {"broker_cpu_seconds": cpu}, "")
+
+
+def warmup_of(messages: int) -> int:
+    return max(1, messages // 20)
+
+
+def _start_program(program: str, options: dict[str, object]) -> tuple[dict[str, float] | None, str]:
+    """What the program printed, or why it printed nothing."""
     arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     try:
         ended = subprocess.run(
-            [sys.executable, str(PROGRAMS / client.program), *arguments],
+            [sys.executable, str(PROGRAMS / program), *arguments],
             capture_output=True,
             text=True,
             timeout=RUN_LIMIT,
