@@ -92,7 +92,7 @@ CLIENTS = (
 WORKLOADS = (
     ClientWorkload("confirm", "publish, 1,000 confirms in flight", ours=150_000, others=6_000),
     # A round trip each: most of the time passes in the broker and in two kernels, which all clients share.
-    ClientWorkload("confirm-1", "publish, one confirm at a time", ours=3_000, others=1_500, target=1.0),
+    ClientWorkload("confirm-1", "publish, one confirm at a time", ours=3_000, others=1_500, target=1.2),
     ClientWorkload("publish", "publish without confirms", ours=400_000, others=10_000),
     ClientWorkload("consume", "consume, each acked, prefetch 1,000", ours=150_000, others=8_000),
 )
