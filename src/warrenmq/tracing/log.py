@@ -75,13 +75,17 @@ class EventLogOptions:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingBatch:
-    """Rows with numbers from `first` to `last`, which are being encoded; `flushes` wait for them."""
+    """Rows with numbers from `first` to `last`; once encoded, the batch and its index entry, or why there is none.
+
+    `flushes` wait for them.
+    """
 
     rows: Rows
     first: int
     last: int
+    encoded: tuple[bytes, IndexEntry] | str = ""
     flushes: list[asyncio.Future[None]] = field(default_factory=list)
 
 
@@ -165,25 +169,26 @@ class EventLog:
         self._pending.append(pending)
         self._add_waiting(rows.size)
         if self._thread is None or self._loop is None:
-            self._encoded(pending, self._encode(rows))
+            self._encode(pending)
+            self._encoded(pending)
         else:
-            job = self._loop.run_in_executor(self._thread, self._encode, rows)
-            job.add_done_callback(lambda job: self._encoded(pending, job.result()))
+            job = self._loop.run_in_executor(self._thread, self._encode, pending)
+            job.add_done_callback(lambda _: self._encoded(pending))
 
-    def _encode(self, rows: Rows) -> tuple[bytes, IndexEntry] | str:
-        """Runs in the thread. Return the batch and its index entry, or why there is none.
+    def _encode(self, pending: PendingBatch) -> None:
+        """Runs in the thread. The index entry is made here, while the batch is in the processor's cache.
 
-        The entry is made here, while the batch is in the processor's cache.
+        Nothing is returned: the future would keep the batch in memory until the next garbage collection.
         """
         try:
-            data = encode(rows, self._writer)
-            return data, entry_of_written(rows, self._writer, data)
+            data = encode(pending.rows, self._writer)
+            pending.encoded = data, entry_of_written(pending.rows, self._writer, data)
         except (BadEvents, MemoryError, OverflowError) as error:
-            return f"events cannot be encoded: {error}"
+            pending.encoded = f"events cannot be encoded: {error}"
         except Exception as error:
             # A bug; it costs these events and nothing else.
             log.exception("internal error while encoding events")
-            return f"internal error: {error}"
+            pending.encoded = f"internal error: {error}"
 
     def _add_waiting(self, size: int) -> None:
         self.waiting_bytes += size
@@ -194,12 +199,13 @@ class EventLog:
 
     # -- batches go out ----------------------------------------------------------------------------------------------
 
-    def _encoded(self, pending: PendingBatch, encoded: tuple[bytes, IndexEntry] | str) -> None:
+    def _encoded(self, pending: PendingBatch) -> None:
         assert pending is self._pending[0]
         self._pending.popleft()
         self._add_waiting(-pending.rows.size)
         failure: str | None = NO_DISK
         if self.is_keeping:
+            encoded = pending.encoded
             failure = encoded if isinstance(encoded, str) else self._append(pending, *encoded)
         if failure is not None:
             self._drop(pending.rows.count, pending.last, failure)

@@ -48,7 +48,6 @@ cdef class Recorder(EventSink):
     cdef readonly long long version
     cdef readonly CommitLog commit_log
     cdef UidClock _uids
-    cdef object _random
     cdef bint _is_tapping
     cdef long long _durable_work
     cdef long long _logged
@@ -72,7 +71,7 @@ cdef class Recorder(EventSink):
     cdef bint _is_sampled(self, Plan plan, Route cached_route, list queues, bytes header) except -1
     @cython.locals(threshold="unsigned long long")
     cdef bint _is_sampled_by_header(self, Plan plan, list rules, bytes header) except -1
-    @cython.locals(random=double, skip=double)
+    @cython.locals(skip=double)
     cdef long long _draw_skip(self, Plan plan) except -1
     @cython.locals(publisher=Channel)
     cpdef message_event(self, int kind, Message message, object channel, int reason)

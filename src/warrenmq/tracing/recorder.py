@@ -11,8 +11,7 @@ Owned by the loop thread. Compiled when the package is built (recorder.pxd).
 """
 
 import time
-from math import log
-from random import Random
+from random import random
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -21,7 +20,10 @@ except ImportError:
     from warrenmq.events.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.libc.math import log
     from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime
+else:
+    from math import log
 
 from warrenmq.core.channel import Channel
 from warrenmq.core.classic_queue import ClassicQueue
@@ -103,7 +105,6 @@ class Recorder(EventSink):
         "_message_ids",
         "_now",
         "_priority",
-        "_random",
         "_read_at",
         "_readings_left",
         "_row_uid",
@@ -123,7 +124,6 @@ class Recorder(EventSink):
         self._logged = 0  # the last row that was put into an epoch or handed to the event log
         self.commit_log = CommitLog()
         self._uids = UidClock()
-        self._random = Random()
         self._is_tapping = False
         self._durable_work = 0
         self._now = 0  # time of the current publish or commit, shared by the events that follow from it
@@ -209,13 +209,13 @@ class Recorder(EventSink):
         if has_ids(header):
             return plan.threshold != 0 and sampling_hash(header, _MESSAGE_ID_KEY) < plan.threshold
         if queues is not cached_route.queues or self._is_tapping:
-            return self._random.getrandbits(64) < plan.threshold
+            return random() * _RANDOM_RANGE < plan.threshold
         was_due = plan.skip == 0
         if plan.skip > 0:
             plan.skip -= 1  # the channel does not ask the sampler about messages that it inspects
             return False
         plan.skip = self._draw_skip(plan)
-        return was_due or self._random.getrandbits(64) < plan.threshold
+        return was_due or random() * _RANDOM_RANGE < plan.threshold
 
     def _is_sampled_by_header(self, plan: Plan, rules: "list[TraceRule]", header: bytes) -> bool:
         """Decide with the largest ratio among the rules whose headers match."""
@@ -226,14 +226,13 @@ class Recorder(EventSink):
                 threshold = max(threshold, threshold_of(rule.ratio))
         if threshold != 0 and has_ids(header):
             return threshold == _ALL_BITS or sampling_hash(header, _MESSAGE_ID_KEY) < threshold
-        return threshold == _ALL_BITS or self._random.getrandbits(64) < threshold
+        return threshold == _ALL_BITS or random() * _RANDOM_RANGE < threshold
 
     def _draw_skip(self, plan: Plan) -> int:
         """Draw the number of messages until the next traced one, where each has the same chance."""
         if plan.threshold == 0:
             return _MAX_SKIP
-        random = (self._random.getrandbits(64) + 1.0) / _RANDOM_RANGE
-        skip = log(random) * plan.step
+        skip = log(1.0 - random()) * plan.step
         return int(skip) if skip < _MAX_SKIP else _MAX_SKIP
 
     # -- what happens ------------------------------------------------------------------------------------------------
