@@ -122,10 +122,12 @@ class Confirmation:
 
     # -- on the loop, after the lock is released ---------------------------------------------------------------------
 
-    def wake(self) -> None:
-        waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
+    def wake(self) -> int:
+        """Call the waiters; return their number."""
+        waiters, self._waiters = self._waiters or [], None
+        for waiter in waiters:
             waiter()
+        return len(waiters)
 
 
 def make_unconfirmed() -> Confirmation:

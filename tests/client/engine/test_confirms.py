@@ -78,7 +78,7 @@ def test_only_who_is_waited_for_is_woken() -> None:
     ledger.settle(2, True, True, to_wake)
     assert to_wake == [second]
     assert first.done()
-    second.wake()
+    assert second.wake() == 1
     assert calls == ["to_wake"]
     assert not second.add_waiter(lambda: calls.append("too late"))
 

@@ -18,6 +18,7 @@ from warrenmq.client.engine.channel_state import ChannelState, DeliveryBuffer
 from warrenmq.client.engine.consumers import EngineConsumer, Notification, WorkQueue
 from warrenmq.client.engine.listener_list import ListenerList
 from warrenmq.client.engine.pending_replies import PendingReplies
+from warrenmq.client.engine.publish_waits import wake_waiters
 from warrenmq.client.engine.topology_calls import Arguments, QueueState, TopologyCalls
 from warrenmq.client.errors import (
     CallTimedOut,
@@ -563,8 +564,7 @@ class EngineChannel(TopologyCalls):
         to_wake: list[Confirmation] = []
         with self.engine.shared.lock:
             count = self.state.fail_unconfirmed(error, to_wake)
-        for confirmation in to_wake:
-            confirmation.wake()
+        wake_waiters(self.engine.shared, to_wake)
         self.engine.work_queues.review()
         if count and self.engine.metrics is not None:
             self.engine.metrics.publish_lost(count)

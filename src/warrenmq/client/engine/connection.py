@@ -26,7 +26,7 @@ from warrenmq.client.engine.consumers import Notification, WorkQueue
 from warrenmq.client.engine.link import Link
 from warrenmq.client.engine.listener_list import ListenerList
 from warrenmq.client.engine.pending_replies import PendingReplies
-from warrenmq.client.engine.publish_waits import PublishWaits
+from warrenmq.client.engine.publish_waits import PublishWaits, wake_waiters
 from warrenmq.client.engine.recovery import RecoveryEvent
 from warrenmq.client.engine.work_queues import WorkQueues
 from warrenmq.client.errors import (
@@ -313,8 +313,7 @@ class EngineConnection:
                 self._put_deliveries(buffer)
         if listener.to_wake:
             to_wake, listener.to_wake = listener.to_wake, []
-            for confirmation in to_wake:
-                confirmation.wake()
+            wake_waiters(self.shared, to_wake)
             self.work_queues.review()
         if listener.returns or listener.confirm_notifications or listener.orphans:
             self._dispatch_rare_input(listener)

@@ -69,7 +69,7 @@ class PublishWaits:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         if self._add_waiter(confirmation, self._waker(future, loop)):
-            await self._await(future, timeout, "no confirm within the time-out")
+            await self._await(loop, future, timeout, "no confirm within the time-out")
 
     def call_when_done(self, confirmation: Confirmation, callback: Callable[[Confirmation], object]) -> bool:
         """Have the channel's worker call it later; return False if the confirm is already here."""
@@ -77,17 +77,12 @@ class PublishWaits:
 
     def _add_waiter(self, confirmation: Confirmation, waiter: Callable[[], object]) -> bool:
         with self._shared.lock:
-            is_waiting = confirmation.add_waiter(partial(self._schedule_flush, waiter))
+            is_waiting = confirmation.add_waiter(waiter)
             if is_waiting:
                 self._shared.awaited_confirms += 1
         if is_waiting:
             self._review_reading()
         return is_waiting
-
-    def _schedule_flush(self, waiter: Callable[[], object]) -> None:
-        with self._shared.lock:
-            self._shared.awaited_confirms -= 1
-        waiter()
 
     # -- output ------------------------------------------------------------------------------------------------------
 
@@ -105,7 +100,7 @@ class PublishWaits:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         if self._add_writable_callback(self._waker(future, loop)):
-            await self._await(future, timeout, "the message could not be written in time")
+            await self._await(loop, future, timeout, "the message could not be written in time")
 
     def _add_writable_callback(self, waiter: Callable[[], None]) -> bool:
         """Return False if the publish may be retried at once: there is room, or the connection has ended."""
@@ -136,9 +131,11 @@ class PublishWaits:
         seconds = self.call_timeout if timeout is None else timeout
         return min(max(seconds, 0.0), _MAX_WAIT)
 
-    async def _await(self, future: asyncio.Future[bool], timeout: float | None, text: str) -> None:
+    async def _await(
+        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool], timeout: float | None, text: str
+    ) -> None:
         # Not asyncio.timeout, which costs 3 us more: as much as publishing 5 messages.
-        timer = asyncio.get_running_loop().call_later(self._seconds(timeout), _resolve, future, False)
+        timer = loop.call_later(self._seconds(timeout), _resolve, future, False)
         try:
             is_in_time = await future
         finally:
@@ -150,6 +147,13 @@ class PublishWaits:
         if loop is self._loop:
             return partial(_resolve, future)
         return partial(_resolve_elsewhere, loop, future)
+
+
+def wake_waiters(shared: SharedConnection, to_wake: list[Confirmation]) -> None:
+    """Wake those who wait for these confirmations. On the loop, after the lock is released."""
+    count = sum([confirmation.wake() for confirmation in to_wake])
+    with shared.lock:
+        shared.awaited_confirms -= count
 
 
 def _resolve(future: asyncio.Future[bool], is_in_time: bool = True) -> None:
