@@ -146,7 +146,13 @@ WORKLOADS = (
         f"{BUSY} --publishers 8 --consumers 8 --queues 8",
         delivered(10),
     ),
-    Workload("own-write", "each message its own write (--batch 1)", f"{BUSY} --batch 1", delivered(2.3)),
+    Workload("own-write", "each message its own write (--batch 1)", f"{BUSY} --batch 1", delivered(5)),
+    Workload(
+        "own-write-50",
+        "50 publishers, 50 consumers, each message its own write",
+        f"{BUSY} --publishers 50 --consumers 50 --batch 1",
+        delivered(),
+    ),
     Workload("ping-pong", "one message in flight (ping-pong)", "--outstanding 1", delivered(2)),
     # Queue features. Where dead letters, the single active consumer or drop-head have no effect, the run has faults.
     Workload(

@@ -58,11 +58,16 @@ def test_nothing_that_was_sent_is_lost(
             sent = set().union(*(call.result(limit=90) for call in calls))
             assert len(sent) == MESSAGES
             breaker.calm()
-            wait_until(lambda: sent <= handled, f"all were handled; {dict(breaker.faults)}")
+            wait_until(
+                lambda: sent <= handled and count_of(channel, kept) == 0,
+                f"all were handled and, but for the last ones, acked; {dict(breaker.faults)}",
+            )
         sending.close()
         serving.close()
         assert sum(breaker.faults.values()) > 0
-    wait_until(lambda: count_of(channel, kept) == 0, "all were acked")
+    # Messages that were sent twice may be with the service when it closes; they come back.
+    while (delivery := channel.get(kept, auto_ack=True)) is not None:
+        assert delivery.body in handled
 
 
 def enter_in(stack: ExitStack, make_one: Callable[[], Any]) -> Any:
