@@ -85,7 +85,7 @@ cdef class Recorder(EventSink):
         self, int kind, QueuedMessage entry, object queue, object who, int reason, long long due_ms, long long retry_max,
         bytes note,
     )
-    @cython.locals(target=Queue, context=Py_ssize_t, enqueue_context=Py_ssize_t, now="long long")
+    @cython.locals(target=Queue, rows=Rows, context=Py_ssize_t, now="long long")
     cpdef direct_delivery(self, Message message, object queue, object consumer)
     cdef _put(
         self, int kind, int reason, Py_ssize_t context, long long now, Message message, long long depth, int attempt

@@ -1,3 +1,4 @@
+# cython: nonecheck=False
 """The event sink of the core: decides which messages are traced, and writes a row for each of their events.
 
 What the rules say of a route (exchange and queues) is computed once and cached with the route (`Plan`) until the rules
@@ -283,13 +284,13 @@ class Recorder(EventSink):
         now = self._now  # of the current publish
         if message.enqueue_time == 0:
             message.enqueue_time = now
+        rows = self.rows
         context = self._queue_context(message.address, target, None, consumer)
-        enqueue_context = self.rows.context_cache.enqueue_context
         if self._continues_row(now, message):
             self.has_events = True
-            self.rows.put_direct_delivery(enqueue_context, context, 1)
+            rows.put_direct_delivery(rows.context_cache.enqueue_context, context, 1)
         else:
-            self._put(_ENQUEUED, 0, enqueue_context, now, message, 1, 0)
+            self._put(_ENQUEUED, 0, rows.context_cache.enqueue_context, now, message, 1, 0)
             self._put(_DELIVERED, _AUTO_ACK, context, now, message, 0, 1)
 
     def _put(self, kind: int, reason: int, context: int, now: int, message: Message, depth: int, attempt: int) -> None:
