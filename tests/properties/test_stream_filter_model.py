@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.storage.driver import Kept
@@ -94,6 +94,11 @@ def expected(published: list[Any], filter: Any, unfiltered: bool | None, begin: 
 
 @pytest.mark.parametrize("where", ["memory", "disk", "disk, restarted"])
 @settings(max_examples=60, deadline=None)
+@example(  # a page is written behind those that are being read
+    before=[(None, {}, 0)],
+    meanwhile=[*[(None, {}, 0)] * 5, (None, {}, 179), ("a", {}, 0), *[(None, {}, 0)] * 9],
+    asked=[("a", None, 0, 1, False)],
+)
 @given(before=messages, meanwhile=messages, asked=readers)
 def test_each_reader_gets_exactly_its_messages(where: str, before: Any, meanwhile: Any, asked: Any) -> None:
     with opened(where.partition(",")[0]) as place:

@@ -370,10 +370,12 @@ class FileStreamStore(StreamStore):
         number = index.find(position)
         offset, end = index.span(number, segment.written)
         following = index.first_after(number)
+        if following is None:
+            following = self._first_after(segment)  # now: more pages may be written while these are read
         key = (segment.first, offset, end)
         block = self.context.blocks.find((self.number, key))
         if block is not None:
-            self._deliver(block, segment, following, position, receive)
+            self._deliver(block, following, position, receive)
         elif (key, needles) in self._reading:
             self._reading[key, needles].append((position, receive))
         else:
@@ -385,7 +387,7 @@ class FileStreamStore(StreamStore):
             )
 
     def _on_block_read(
-        self, key: BlockKey, needles: Needles, segment: StreamSegment, following: int | None, result: Any
+        self, key: BlockKey, needles: Needles, segment: StreamSegment, following: int, result: Any
     ) -> None:
         waiting = self._reading.pop((key, needles), [])
         if self.is_deleted:
@@ -400,7 +402,7 @@ class FileStreamStore(StreamStore):
             block.is_cut = True
         elif result.is_filtered_out:
             for _, receive in waiting:
-                receive(self._first_after(segment) if following is None else following, [])
+                receive(following, [])
             return
         else:
             block = result
@@ -408,17 +410,15 @@ class FileStreamStore(StreamStore):
         if block.problems:
             self.context.note_damage(self.number, os.path.join(self.folder, segment.name), key, block)
         for position, receive in waiting:
-            self._deliver(block, segment, following, position, receive)
+            self._deliver(block, following, position, receive)
 
-    def _deliver(
-        self, block: Block, segment: StreamSegment, following: int | None, position: int, receive: Receive
-    ) -> None:
-        """Deliver the run with this position, or read on after the block."""
+    def _deliver(self, block: Block, following: int, position: int, receive: Receive) -> None:
+        """Deliver the run with this position, or read on after the block, at `following`."""
         found = block.find(position)
         if found is not None:
             receive(found.first, found.messages)
         else:
-            self.read(max(position + 1, self._first_after(segment) if following is None else following), receive)
+            self.read(max(position + 1, following), receive)
 
     def _first_after(self, segment: StreamSegment) -> int:
         """Return the first position after the written part of this segment."""
