@@ -67,7 +67,7 @@ class Firehose:
         self._copy(channel, f"deliver.{queue.name}", entry.message, {"redelivered": int(entry.redelivered)})
 
     def _copy(self, channel: Channel, key: str, message: Message, more: dict[str, Any]) -> None:
-        """Copy the message, unless it is a copy or nobody receives copies."""
+        """Copy the message, unless it is a copy itself or nothing is bound to the exchange of copies."""
         vhost = channel.vhost
         if vhost.exchanges[TRACE_EXCHANGE].binding_count == 0 or message.exchange == TRACE_EXCHANGE:
             return

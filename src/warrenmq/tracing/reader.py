@@ -171,7 +171,7 @@ class _Batches:
         self.open = lru_cache(MAX_HELD_BATCHES)(self._open)
 
     def close(self) -> None:
-        """The answer is made, or nobody waits for it any more; called on the loop."""
+        """The answer is made, or its caller is gone; called on the loop."""
         self._is_closed = True
         self.open.cache_clear()
 
